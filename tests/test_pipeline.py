@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project
+from tests.conftest import Project
 from ruamel.yaml import YAML
 
 STAGES = ("tokenize", "train", "profile", "evaluate", "quantize", "report")
