@@ -1,0 +1,1 @@
+"""MLflow, DVC and the terminal: one experiment is one run, and nothing here can end or slow a stage."""

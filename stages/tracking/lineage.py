@@ -1,0 +1,116 @@
+"""Where a result came from: commit, uncommitted changes, DVC experiment, hashes of data and lock, machine, packages, threads."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from stages.tracking.pipeline import file_hash, load_yaml
+
+MAX_DIFF_BYTES = 2_000_000
+SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "dvc", "mlflow", "onnxruntime")
+
+
+def git(*arguments: str) -> str:
+    """What git prints; empty outside of a repository or without git."""
+    try:
+        command = ["git", "-c", "core.quotePath=false", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False, stdin=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def commit() -> str:
+    """The full id of HEAD; empty before the first commit."""
+    return git("rev-parse", "--verify", "-q", "HEAD").strip()
+
+
+def uncommitted() -> str:
+    """The difference to HEAD of tracked files, cut visibly when huge, and the names of untracked ones. Results of stages do not count."""
+    text = git("diff", "HEAD", "--no-ext-diff", "--no-color", "--", ".", ":(exclude)reports", ":(exclude)dvc.lock")
+    names = git("ls-files", "--others", "--exclude-standard", "--", ".", ":(exclude)reports", ":(exclude)dvc.lock")
+    if len(text) > MAX_DIFF_BYTES:
+        text = f"{text[:MAX_DIFF_BYTES]}\n... cut here: the difference has {len(text)} characters\n"
+    return text + "".join(f"untracked: {name}\n" for name in names.splitlines())
+
+
+def tags(sha: str, diff: str) -> dict[str, str]:
+    """What a person filters runs by."""
+    found = {
+        "commit": sha or "none",
+        "dirty": str(bool(diff)).lower(),
+        "dvc_experiment": os.environ.get("DVC_EXP_NAME", ""),
+        "dvc_baseline": os.environ.get("DVC_EXP_BASELINE_REV", ""),
+        "python": platform.python_version(),
+        **{f"version.{name}": version for name in SHOWN_PACKAGES if (version := _version(name))},
+        **_hashes(),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _hashes() -> dict[str, str]:
+    """Hashes of data and tokenizer as dvc.lock has them, and of the lock of packages."""
+    outputs = {entry["path"].rstrip("/"): entry for stage in (load_yaml(Path("dvc.lock")).get("stages") or {}).values() for entry in stage.get("outs", ())}
+    paths = {"data": "data/tokens", "tokenizer": "data/tokenizer"}
+    found = {f"hash.{name}": str(outputs[path].get("md5", "")) for name, path in paths.items() if path in outputs}
+    lock = Path("requirements.txt")
+    return found | ({"hash.lock": file_hash(lock)[:KEPT]} if lock.is_file() else {})
+
+
+KEPT = 16
+
+
+def dataset(params: Mapping[str, Any]) -> dict[str, str] | None:
+    """Name, digest, source and profile of the tokenized text, for MLflow's dataset list; None before tokenize has run."""
+    digest, meta = _hashes().get("hash.data", ""), Path("data/tokens/meta.json")
+    if not digest or not meta.is_file():
+        return None
+    source = str((params.get("data") or {}).get("source", "data"))
+    splits = json.loads(meta.read_text("utf-8")).get("splits", {})
+    return {"name": source, "digest": digest[:36], "source": source, "profile": json.dumps(splits)}
+
+
+def threads() -> int:
+    """Threads that the arithmetic ran on: torch's own count where it was used."""
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch else int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
+def environment() -> str:
+    """The machine and every installed package, as text for a person."""
+    lines = [f"python {sys.version.split()[0]}", f"platform {platform.platform()}", f"cpu {_cpu()}, {os.cpu_count()} logical cores", *_gpus()]
+    packages = sorted({f"{item.metadata['Name']}=={item.version}" for item in metadata.distributions()}, key=str.lower)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM")
+    lines += [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return "\n".join([*lines, "", *packages]) + "\n"
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        return next(line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """One line for each NVIDIA device, with its driver."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ["gpu none"]
+    return [f"gpu {line.strip()}" for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else ["gpu none"]

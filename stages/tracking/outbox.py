@@ -1,0 +1,139 @@
+"""What a stage has to tell MLflow, as a folder on disk: the stage appends and never waits, a recorder delivers, the next command replays.
+
+`events.jsonl` holds one JSON object a line, `files/` the artifacts, `output.log` what the stage printed, `delivered.json` how far delivery has come.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+Event = dict[str, Any]
+
+
+def home() -> Path:
+    """The folder .underbudget of the project: of the parent repository in runs that stand in a temporary copy."""
+    root = os.environ.get("DVC_ROOT")
+    if root:
+        return Path(root).resolve() / ".underbudget"
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here) / ".underbudget"
+
+
+class Outbox:
+    """One stage's folder under home()/outbox."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log, self.files = folder / "output.log", folder / "files"
+        self._events, self._delivered = folder / "events.jsonl", folder / "delivered.json"
+
+    @classmethod
+    def create(cls, parent: Path, stage: str) -> "Outbox":
+        """A new one, named so that sorting by name sorts by age."""
+        outbox = cls(parent / "outbox" / f"{time.time_ns():020d}-{os.getpid()}-{stage}")
+        outbox.files.mkdir(parents=True)
+        return outbox
+
+    def writer(self) -> "Writer":
+        """The stage's end of it."""
+        return Writer(self._events)
+
+    def lock(self) -> FileLock:
+        """Held by whoever delivers; gone with its process."""
+        return FileLock(f"{self.folder}.lock", thread_local=False)
+
+    def read(self, offset: int, limit: int = 1 << 22) -> tuple[list[Event], int]:
+        """The whole events from byte `offset` on, about `limit` bytes at most, and the offset behind them."""
+        try:
+            with self._events.open("rb") as file:
+                file.seek(offset)
+                data = file.read(limit)
+        except FileNotFoundError:
+            return [], offset
+        data = data[: data.rfind(b"\n") + 1]
+        return [event for line in data.splitlines() if (event := _event(line))], offset + len(data)
+
+    def opening(self) -> Event | None:
+        """The first event, which says whose folder this is; None while there is none."""
+        events, _ = self.read(0, 1 << 22)
+        return events[0] if events and events[0].get("event") == "open" else None
+
+    def delivered(self) -> Event:
+        """How far delivery has come: offset, points, refused, run_id."""
+        try:
+            return dict(json.loads(self._delivered.read_text("utf-8")))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def acknowledge(self, state: Event) -> None:
+        """Remember how far delivery has come; a crash leaves the old state or the new one."""
+        replace_text(self._delivered, json.dumps(state))
+
+    def remove(self) -> None:
+        """Everything was delivered."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        Path(f"{self.folder}.lock").unlink(missing_ok=True)
+
+
+def waiting(parent: Path) -> Iterator[Outbox]:
+    """The folders under parent/outbox, the oldest first."""
+    found = sorted(folder for folder in (parent / "outbox").glob("*") if folder.is_dir())
+    yield from (Outbox(folder) for folder in found)
+
+
+def _event(line: bytes) -> Event | None:
+    """A line's event; None for a line damaged by a full disk or a crash."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+class Writer:
+    """Appends events; what cannot be written (a full disk) is counted, never raised."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.lost = 0
+        self._broken = False
+
+    def write(self, event: str, **values: Any) -> bool:
+        """Append one event; False when the disk did not take it."""
+        line = json.dumps({"event": event, **values}, allow_nan=False, default=str).encode() + b"\n"
+        line = b"\n" + line if self._broken else line  # end the half line of a failed write
+        try:
+            self._broken = os.write(self._file, line) != len(line)
+        except OSError:
+            self._broken = True
+        self.lost += self._broken
+        return not self._broken
+
+    def close(self) -> None:
+        """No more events."""
+        os.close(self._file)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all: under a temporary name, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, "utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def take(lock: FileLock) -> bool:
+    """Acquire without waiting."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True

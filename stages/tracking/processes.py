@@ -1,0 +1,61 @@
+"""Which process is which: an identity that a recycled process id cannot fake, and the DVC command above this one."""
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+
+
+def identity(process_id: int | None = None) -> str:
+    """`host:process id:start` of a living process, of this one by default; raises ProcessLookupError when there is none."""
+    process_id = os.getpid() if process_id is None else process_id
+    return f"{socket.gethostname()}:{process_id}:{_start(process_id)}"
+
+
+def alive(name: str) -> bool:
+    """Whether the process that `identity` named still runs; one of another machine is taken to."""
+    host, _, rest = name.rpartition(":")[0].rpartition(":")
+    if not rest.isdigit():
+        return False
+    if host != socket.gethostname():
+        return True
+    try:
+        return identity(int(rest)) == name
+    except ProcessLookupError:
+        return False
+
+
+def _start(process_id: int) -> int:
+    """Start of a process, in an unchanging unit: clock ticks since boot on Linux (a wall clock may be set), else milliseconds."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        if fields[0] in "ZX":  # dead, not yet buried by its parent
+            raise ProcessLookupError(process_id)
+        return int(fields[19])
+    except FileNotFoundError:
+        pass
+    try:
+        process = psutil.Process(process_id)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            raise ProcessLookupError(process_id)
+        return round(process.create_time() * 1000)
+    except psutil.Error:
+        raise ProcessLookupError(process_id) from None
+
+
+def started() -> float:
+    """When this process began, in seconds of time.time()."""
+    return float(psutil.Process().create_time())
+
+
+def dvc_command() -> str:
+    """Identity of the DVC process that runs this stage: the stages of one `dvc repro` share it. Empty without one."""
+    for parent in psutil.Process().parents():
+        try:
+            names = {Path(word).name for word in parent.cmdline()[:3]}
+            if "dvc" in names:
+                return identity(parent.pid)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return ""

@@ -1,0 +1,230 @@
+"""MLflow, and the only import of it: where the runs are kept, which run a stage belongs to, and writing to it."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from filelock import FileLock
+
+from stages.tracking import processes
+
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100  # in one request
+MAX_PARAM, MAX_TAG, MAX_NAME = 6000, 8000, 250  # characters
+STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+# What no repetition will mend: MLflow's error codes.
+PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "BAD_REQUEST", "INVALID_STATE", "MALFORMED_REQUEST"}
+
+Metric = tuple[str, float, int, int]  # name, value, milliseconds, step
+
+
+def quiet_environment() -> None:
+    """Settings that MLflow reads when it is imported: no telemetry, and failures at once, since the recorder repeats by its own rule."""
+    wanted = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+def uri(home: Path) -> str:
+    """MLFLOW_TRACKING_URI, else a sqlite file in the project's .underbudget folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.as_posix()}/mlflow.db"
+
+
+def name_for(text: str) -> str:
+    """`text` as a name that MLflow takes for a metric, parameter or tag."""
+    return re.sub(r"[^\w\-. /:]", "_", text)[:MAX_NAME]
+
+
+def fits(value: Any, limit: int, where: str) -> str:
+    """`value` as text, cut visibly when it is longer than `limit` characters."""
+    text = str(value)
+    note = f"... cut, {len(text)} characters; whole in {where}"
+    return text if len(text) <= limit else text[: limit - len(note)] + note
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Which run a stage asks for."""
+
+    key: str
+    stage: str
+    name: str
+    process: str
+    dvc: str
+    workspace: str
+    closing: bool
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags by which later stages find the run, and later commands see who works on it."""
+        return {"key": self.key, "process": self.process, "dvc_process": self.dvc, "workspace": self.workspace, f"stage.{self.stage}": "RUNNING"}
+
+
+@dataclass(slots=True)
+class Joined:
+    """The run a stage writes to. `steps`: the last step of each metric that an earlier, broken-off try has logged."""
+
+    run_id: str
+    experiment_id: str
+    attempt: int
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+class Store:
+    """An open tracking store; every method may raise what MLflow raises."""
+
+    def __init__(self, home: Path, experiment: str) -> None:
+        quiet_environment()
+        from mlflow import MlflowClient
+
+        self.home, self.lock = home, FileLock(home / "store.lock", thread_local=False)
+        with self.lock:  # processes that create the same sqlite file at once ruin it
+            self.client = MlflowClient(uri(home))
+            self.experiment_id = self._experiment(experiment)
+
+    def _experiment(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            local = uri(self.home).startswith("sqlite:")
+            folder = self.home / "artifacts"
+            return str(self.client.create_experiment(name, artifact_location=folder.as_uri() if local else None))
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def join(self, claim: Claim) -> Joined:
+        """The newest run with the key, or a new attempt where that one is closed or has the stage behind it."""
+        with self.lock:
+            joined = self._find(claim)
+            if joined is None:
+                attempt = 1 + max((int(run.data.tags.get("attempt", 1)) for run in self._runs(claim.key)), default=0)
+                name = claim.name if attempt == 1 else f"{claim.name}-{attempt}"
+                run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt)})
+                return Joined(run.info.run_id, self.experiment_id, attempt)
+            self.tags(joined.run_id, claim.tags)
+            self.client.update_run(joined.run_id, status="RUNNING")
+            return joined
+
+    def _runs(self, key: str) -> list[Any]:
+        return list(self.client.search_runs([self.experiment_id], f"tags.`key` = '{key}'", order_by=["attributes.start_time DESC"], max_results=100))
+
+    def _find(self, claim: Claim) -> Joined | None:
+        """The run to go on with; None: open a new attempt. A run that a twin is at work on is not ours."""
+        runs = [run for run in self._runs(claim.key) if _ours(run.data.tags, claim) or not _busy(run.data.tags)]
+        runs.sort(key=lambda run: not _ours(run.data.tags, claim))
+        if not runs:
+            return None
+        tags = runs[0].data.tags
+        if not claim.closing and ("closed" in tags or tags.get(f"stage.{claim.stage}") == "FINISHED"):
+            return None
+        steps = {metric.key: metric.step for metric in runs[0].data._metric_objs if metric.key.startswith(f"{claim.stage}.")}
+        return Joined(runs[0].info.run_id, self.experiment_id, int(tags.get("attempt", 1)), steps)
+
+    def metrics(self, run_id: str, points: list[Metric]) -> None:
+        """Log points; a point that is there already is not doubled."""
+        from mlflow.entities import Metric as Entity
+
+        for start in range(0, len(points), MAX_METRICS):
+            batch = [Entity(name_for(name), value, milliseconds, step) for name, value, milliseconds, step in points[start : start + MAX_METRICS]]
+            self.client.log_batch(run_id, metrics=batch, synchronous=True)
+
+    def params(self, run_id: str, values: Mapping[str, str]) -> None:
+        """Log parameters of any number and length."""
+        from mlflow.entities import Param
+
+        entries = [Param(name_for(name), fits(value, MAX_PARAM, "params.json")) for name, value in values.items()]
+        for start in range(0, len(entries), MAX_PARAMS):
+            self.client.log_batch(run_id, params=entries[start : start + MAX_PARAMS], synchronous=True)
+
+    def tags(self, run_id: str, values: Mapping[str, str]) -> None:
+        """Set tags of any number and length."""
+        from mlflow.entities import RunTag
+
+        entries = [RunTag(name_for(name), fits(value, MAX_TAG, "the artifacts")) for name, value in values.items()]
+        for start in range(0, len(entries), MAX_TAGS):
+            self.client.log_batch(run_id, tags=entries[start : start + MAX_TAGS], synchronous=True)
+
+    def dataset(self, run_id: str, entry: Mapping[str, str]) -> None:
+        """Name the data that the run read."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        found = Dataset(name=entry["name"], digest=entry["digest"], source_type="local", source=entry["source"], profile=entry["profile"])
+        self.client.log_inputs(run_id, datasets=[DatasetInput(found, [InputTag("mlflow.data.context", "training")])])
+
+    def artifact(self, run_id: str, path: Path, folder: str = "") -> None:
+        """Copy a file or folder into the run; in a local store each file is there whole or not at all."""
+        root = self.client.get_run(run_id).info.artifact_uri
+        if urlparse(root).scheme != "file":
+            if path.is_dir():
+                self.client.log_artifacts(run_id, str(path), folder or None)
+            else:
+                self.client.log_artifact(run_id, str(path), folder or None)
+            return
+        target = Path(unquote(urlparse(root).path)) / folder
+        for file in _files(path):
+            _copy(file, target / (file.relative_to(path) if path.is_dir() else file.name))
+
+    def stage_tags(self, run_id: str) -> dict[str, str]:
+        """Status by stage."""
+        return {name[6:]: value for name, value in self.client.get_run(run_id).data.tags.items() if name.startswith("stage.")}
+
+    def finish(self, run_id: str, status: str, milliseconds: int) -> None:
+        """Give the run its status; SCHEDULED means that more stages are to come."""
+        if status == "SCHEDULED":
+            self.client.update_run(run_id, status=status)
+        else:
+            self.client.set_terminated(run_id, status=status, end_time=milliseconds)
+
+    def repair(self) -> list[str]:
+        """End the runs that are RUNNING though the process that worked on them is gone; returns their names."""
+        runs = self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'", max_results=100)
+        repaired = []
+        for run in runs:
+            process = run.data.tags.get("process", "")
+            if process and not processes.alive(process):
+                broken = {name: "KILLED" for name, value in run.data.tags.items() if name.startswith("stage.") and value == "RUNNING"}
+                self.tags(run.info.run_id, broken)
+                self.client.set_terminated(run.info.run_id, status="KILLED")
+                repaired.append(str(run.info.run_name))
+        return repaired
+
+
+def permanent(error: BaseException) -> bool:
+    """Whether MLflow will never take this, however often it is repeated."""
+    return getattr(error, "error_code", None) in PERMANENT
+
+
+def _ours(tags: Mapping[str, str], claim: Claim) -> bool:
+    """Whether the run belongs to this very pipeline run."""
+    return tags.get("workspace") == claim.workspace and (not claim.dvc or tags.get("dvc_process") == claim.dvc)
+
+
+def _busy(tags: Mapping[str, str]) -> bool:
+    """Whether another pipeline run is at work on this run."""
+    running = any(name.startswith("stage.") and value == "RUNNING" for name, value in tags.items())
+    return "closed" not in tags and ((running and processes.alive(tags.get("process", ""))) or processes.alive(tags.get("dvc_process", "")))
+
+
+def _files(path: Path) -> Iterable[Path]:
+    return sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
