@@ -1,0 +1,58 @@
+"""A model as a plain Hugging Face folder (safetensors, config, tokenizer): written whole or not at all, read without pickle."""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import logging
+
+from stages.models.architecture import model_class, objective_of
+from stages.models.heads import unwrap
+
+
+def save(model: nn.Module, folder: Path, tokenizer_folder: Path) -> None:
+    """Write `model` and the tokenizer's files to `folder`, replacing it; compiled or data-parallel wrappers are left behind.
+
+    The same weights give the same bytes. A write that fails leaves what stood there before.
+    """
+    network = unwrap(model)
+    logging.disable_progress_bar()
+    temporary, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(network, temporary, tokenizer_folder)
+        if folder.exists():
+            folder.rename(old)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load(folder: Path) -> PreTrainedModel:
+    """The model that `save` wrote, on the CPU, float32, in evaluation mode."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no model (config.json is missing); run `dvc repro train` first")
+    logging.disable_progress_bar()
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    objective = objective_of(config)
+    if objective is None:
+        raise ValueError(f"{folder}/config.json names the classes {config.architectures}, none of which predicts tokens; run `dvc repro train` first")
+    kind = model_class(objective, config)
+    model: PreTrainedModel = kind.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa")
+    return model.eval()
+
+
+def _write(network: PreTrainedModel, folder: Path, tokenizer_folder: Path) -> None:
+    """All files of the model folder, on disk before this returns."""
+    network.save_pretrained(folder)
+    for source in sorted(tokenizer_folder.iterdir()):
+        shutil.copyfile(source, folder / source.name)
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
