@@ -1,6 +1,7 @@
 """params.yaml as strict, frozen, typed sections: the only reader of that file, and cheap to import (no torch)."""
 
 import difflib
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -19,6 +20,11 @@ class Section(BaseModel):
     """A part of params.yaml: every key is required, unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Raises ValueError for keys that contradict each other."""
+        return self
 
 
 def _input_path(source: str, folder: str) -> str:
@@ -43,6 +49,15 @@ def _source(folder: str, *names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+_PLAIN_WORDS = {  # what pydantic says -> what a person who edits YAML understands
+    "^Input should be": "must be",
+    "^must be a valid dictionary or instance of .*": "must hold keys of its own",
+    "^String should have at least 1 character": "must not be empty",
+    "^List should have at least 1 item .*": "must not be empty",
+    "^Keys should be strings": "a key must be text",
+    "^could not (parse value and unit|interpret byte unit).*": "must be a size such as 50 MiB",
+}
+
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -59,11 +74,13 @@ class Data(Section):
     document: Literal["file", "paragraph", "line"] = Field(description="txt only: what one document is")
     encoding: str = Field(min_length=1, description="txt, jsonl and csv: the text's encoding")
     encoding_errors: Literal["strict", "replace"] = Field(description="strict refuses a bad byte, naming file and offset; replace puts U+FFFD in its place")
-    validation: HeldOut = Field(description="a share of documents chosen by content hash, or names held out: presidents (sotu), files (inputs/text), splits (hub)")
+    validation: HeldOut = Field(
+        description="a share of documents chosen by content hash, or names held out: presidents (sotu), files (inputs/text), splits (hub)"
+    )
     test: HeldOut = Field(description="as data.validation")
 
     @model_validator(mode="after")
-    def _room_for_training(self) -> Self:
+    def _consistent(self) -> Self:
         if isinstance(self.validation, float) and isinstance(self.test, float) and self.validation + self.test >= 1:
             raise ValueError("data.validation + data.test must leave documents to train on: their sum must stay below 1")
         if isinstance(self.validation, list) and isinstance(self.test, list) and set(self.validation) & set(self.test):
@@ -85,7 +102,9 @@ class Model(Section):
 
     objective: Literal["causal", "masked"] = Field(description="predict the next token, or the hidden ones")
     architecture: str = Field(min_length=1, description="a transformers model type with a head for the objective, such as gpt2, llama, bert")
-    init: Annotated[str, _source("weights", "scratch")] = Field(description="scratch, a folder under inputs/weights/, or hub:<id>; all but scratch bring their own size")
+    init: Annotated[str, _source("weights", "scratch")] = Field(
+        description="scratch, a folder under inputs/weights/, or hub:<id>; all but scratch bring their own size"
+    )
     num_layers: PositiveInt
     hidden_size: PositiveInt
     num_heads: PositiveInt
@@ -96,7 +115,7 @@ class Model(Section):
     masked_share: float = Field(gt=0, lt=1, description="masked only: the share of positions to predict")
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _consistent(self) -> Self:
         if self.init == "scratch" and self.hidden_size % self.num_heads:
             raise ValueError(f"model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}")
         return self
@@ -158,14 +177,16 @@ class Train(Section):
     def _consistent(self) -> Self:
         lengths = {"max_tokens": self.max_tokens, "max_epochs": self.max_epochs, "max_seconds": self.max_seconds}
         given = [f"{name}={value}" for name, value in lengths.items() if value is not None]
+        faults = []
         if len(given) != 1:
-            raise ValueError(f"exactly one of train.max_tokens, max_epochs, max_seconds must be set, not {' and '.join(given) or 'none'}; set the others to null")
+            faults += [f"exactly one of train.max_tokens, max_epochs, max_seconds must be set, not {' and '.join(given) or 'none'}; set the others to null"]
         if self.schedule == "warmup_stable_decay" and self.warmup + self.decay > 1:
-            raise ValueError(f"train.warmup {self.warmup} + train.decay {self.decay} exceed the whole length (1)")
+            faults += [f"train.warmup {self.warmup} + train.decay {self.decay} exceed the whole length (1)"]
         if self.dynamic_accumulation and self.dynamic_accumulation.max_steps < self.accumulation_steps:
-            raise ValueError(
-                f"train.dynamic_accumulation.max_steps {self.dynamic_accumulation.max_steps} is below train.accumulation_steps {self.accumulation_steps}"
-            )
+            most = self.dynamic_accumulation.max_steps
+            faults += [f"train.dynamic_accumulation.max_steps {most} is below train.accumulation_steps {self.accumulation_steps}"]
+        if faults:
+            raise ValueError("; and ".join(faults))
         return self
 
 
@@ -178,7 +199,7 @@ class Profile(Section):
     profile_memory: bool
     with_stack: bool
     top_operators: PositiveInt
-    max_trace_size: ByteSize = Field(description="the gzipped trace is cut to this size")
+    max_trace_size: ByteSize = Field(ge=2**20, description="the gzipped trace is cut to this size")
 
 
 class Samples(Section):
@@ -212,7 +233,9 @@ class Quantize(Section):
     """Int8 variants, each measured against the fp32 model."""
 
     variants: Annotated[list[Literal["onnxruntime", "torch"]], Field(min_length=1)]
-    max_perplexity_increase: NonNegativeFloat = Field(description="a share: 0.01 is one per cent; a variant above it is refused, and the stage fails when none is left")
+    max_perplexity_increase: NonNegativeFloat = Field(
+        description="a share: 0.01 is one per cent; a variant above it is refused, and the stage fails when none is left"
+    )
     max_tokens: PositiveInt | None = Field(description="tokens of the test split that perplexities are compared on; null: all")
     prefill_tokens: PositiveInt = Field(description="speed: length of the prompt read at once")
     decode_tokens: PositiveInt = Field(description="speed: tokens generated one by one")
@@ -245,6 +268,8 @@ def load(path: Path = PARAMS_FILE) -> Params:
         values = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; run from the folder that holds it") from None
+    except OSError as error:
+        raise ParamsError(f"{path} cannot be read: {error.strerror}") from None
     except (MarkedYAMLError, UnicodeDecodeError) as error:
         raise ParamsError(f"{path} is not readable as YAML: {error}") from None
     return parse(values, path)
@@ -257,7 +282,7 @@ def parse(values: Any, path: Path = PARAMS_FILE) -> Params:
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        faults = _faults(error, values)
+        faults = _faults(error, values) + _contradictions(error, values)
         raise ParamsError(f"{path} has {len(faults)} fault{'s' if len(faults) > 1 else ''}:\n" + "\n".join(f"  {fault}" for fault in faults)) from None
 
 
@@ -271,10 +296,25 @@ def _faults(error: ValidationError, values: dict[str, Any]) -> list[str]:
         elif details["type"] == "missing":
             key, reason = ".".join(map(str, details["loc"])), "missing; it has no default"
         else:
-            reason = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            reason = details["msg"].removeprefix("Value error, ")
+            for said, plain in _PLAIN_WORDS.items():
+                reason = re.sub(said, plain, reason)
         subject = key if isinstance(value, dict) or details["type"] == "missing" else f"{key}: {value!r}"
         reasons.setdefault(subject, []).append(reason)
     return [f"{subject}: {'; or '.join(dict.fromkeys(found))}{_meaning(subject)}" for subject, found in reasons.items()]
+
+
+def _contradictions(error: ValidationError, values: dict[str, Any]) -> list[str]:
+    """What keys say against each other in sections where faults of single keys kept pydantic from asking."""
+    found = []
+    for name in dict.fromkeys(str(details["loc"][0]) for details in error.errors() if len(details["loc"]) > 1):
+        try:
+            _section((name, "")).model_construct(**values[name])._consistent()  # type: ignore[operator]  # pydantic leaves a plain method
+        except ValueError as contradiction:
+            found.append(f"{name}: {contradiction}")
+        except (TypeError, AttributeError, KeyError):  # the faulty key is itself a part of it
+            continue
+    return found
 
 
 def _locate(location: tuple[int | str, ...], values: Any) -> tuple[str, Any]:
