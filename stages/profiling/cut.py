@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ def write_trace(source: Path, target: Path, max_bytes: int) -> TraceFile:
     written = TraceFile(partial.stat().st_size, len(_step_starts(trace["traceEvents"])))
     if written.bytes > max_bytes:
         written = _write_cut(trace, partial, written, max_bytes)
-    os.replace(partial, target)
+    partial.replace(target)
     return written
 
 
