@@ -82,10 +82,21 @@ def fit(
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
 
-        seconds = time.perf_counter() - ended
-        done.tell(
-            on_step, Step(done.steps, rate, sum(batch.tokens for batch in group), done.tokens, predicted, batch.epoch, len(group), seconds, summed, norm, guard)
+        step = Step(
+            index=done.steps,
+            learning_rate=rate,
+            tokens=sum(batch.tokens for batch in group),
+            total_tokens=done.tokens,
+            predicted=predicted,
+            epoch=done.epoch,
+            accumulation_steps=len(group),
+            progress=length.progress(done),
+            seconds=time.perf_counter() - ended,
+            _summed=summed,
+            _norm=norm,
+            _guard=guard,
         )
+        done.tell(on_step, step)
         ended = time.perf_counter()
         done.seconds = ended - began
     guard.check()

@@ -1,6 +1,7 @@
 """Watches every step's loss and gradient for values that are not finite, without waiting for the device before somebody asks."""
 
 import math
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from stages.training.optimizer import is_fused
 from stages.training.step import NonFiniteError
 
 CHECK_INTERVAL = 100  # steps between two checks where a check waits for the device and nobody reads a loss
+ADVICE = "training stops, and the weights are those before it: lower train.learning_rate, lengthen train.warmup or set train.clip_norm"
 
 
 class Guard:
@@ -49,20 +51,23 @@ class Guard:
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
         if not math.isfinite(loss):
-            raise NonFiniteError(step, f"the loss of step {step} is {loss}; lower train.learning_rate, lengthen train.warmup or set train.clip_norm")
-        if math.isfinite(norm):
+            self._fail(step, f"the loss of step {step} is {loss}; {ADVICE}")
+        elif math.isfinite(norm):
             self._skipped_in_a_row = 0
         elif self.scaled:
             self._skip(step)
         else:
-            raise NonFiniteError(step, f"the gradient norm of step {step} is {norm}; lower train.learning_rate, lengthen train.warmup or set train.clip_norm")
+            self._fail(step, f"the gradient norm of step {step} is {norm}; {ADVICE}")
 
     def _skip(self, step: int) -> None:
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= self._max_skipped_steps:
-            raise NonFiniteError(
+            self._fail(
                 step,
                 f"fp16 gradients overflowed in {self._skipped_in_a_row} steps in a row (train.loss_scale.max_skipped_steps), the last being step {step}; "
                 "nothing is learnt: lower train.loss_scale.initial, or set train.precision to bf16 or fp32",
             )
+
+    def _fail(self, step: int, message: str) -> NoReturn:
+        raise NonFiniteError(step, message, self.skipped_steps)

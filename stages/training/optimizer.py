@@ -21,12 +21,22 @@ def adamw(model: nn.Module, *, learning_rate: float, weight_decay: float, beta1:
         {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    if fused:
-        try:
-            return torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
-        except RuntimeError as error:
-            warnings.warn(f"train.fused_optimizer is true, but there is no fused AdamW here ({error}); the plain one is used", stacklevel=2)
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=False)
+    reason = _no_fused_kernel(parameters) if fused else None
+    if reason:
+        warnings.warn(f"train.fused_optimizer is true, but there is no fused AdamW here ({reason}); the plain one is used", stacklevel=2)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=fused and reason is None)
+
+
+def _no_fused_kernel(parameters: list[nn.Parameter]) -> str | None:
+    """Why the fused kernel cannot update `parameters`, found out by an update of one zero of each kind; None: it can."""
+    probes = [nn.Parameter(torch.zeros(1, dtype=dtype, device=device)) for device, dtype in {(p.device, p.dtype) for p in parameters}]
+    for probe in probes:
+        probe.grad = torch.zeros_like(probe)
+    try:
+        torch.optim.AdamW(probes, fused=True).step()
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def from_params(model: nn.Module, train: Train) -> torch.optim.AdamW:

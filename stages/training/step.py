@@ -18,11 +18,12 @@ class Stop(Exception):  # noqa: N818  # an end, like StopIteration, not an error
 
 
 class NonFiniteError(ValueError):
-    """A loss or gradient that is not finite, or too many fp16 overflows in a row. `step`: the first such step, from 1."""
+    """A loss or gradient that is not finite, or too many fp16 overflows in a row. `step`: the first such step, from 1; `skipped_steps`: overflows so far."""
 
-    def __init__(self, step: int, message: str) -> None:
+    def __init__(self, step: int, message: str, skipped_steps: int = 0) -> None:
         super().__init__(message)
         self.step = step
+        self.skipped_steps = skipped_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Step:
     """One optimizer update. Everything is a host number but `loss` and `grad_norm`: reading them waits for the device, so read them when wanted.
 
     `index` counts from 1, `tokens` are those this step read, `total_tokens` those of all steps so far, `predicted` the tokens its loss averages
-    over, `seconds` the wall time since the previous `on_step` returned.
+    over, `progress` the share of the length (0 to 1) that is done after it, `seconds` the wall time since the previous `on_step` returned.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Step:
     predicted: int
     epoch: int
     accumulation_steps: int
+    progress: float
     seconds: float
     _summed: Tensor = field(repr=False)
     _norm: Tensor = field(repr=False)
