@@ -51,13 +51,13 @@ class Guard:
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
         if not math.isfinite(loss):
-            self._fail(step, f"the loss of step {step} is {loss}; {ADVICE}")
+            self._fail(step, "loss", f"the loss of step {step} is {loss}; {ADVICE}")
         elif math.isfinite(norm):
             self._skipped_in_a_row = 0
         elif self.scaled:
             self._skip(step)
         else:
-            self._fail(step, f"the gradient norm of step {step} is {norm}; {ADVICE}")
+            self._fail(step, "grad_norm", f"the gradient norm of step {step} is {norm}; {ADVICE}")
 
     def _skip(self, step: int) -> None:
         self.skipped_steps += 1
@@ -65,9 +65,10 @@ class Guard:
         if self._skipped_in_a_row >= self._max_skipped_steps:
             self._fail(
                 step,
+                "grad_norm",
                 f"fp16 gradients overflowed in {self._skipped_in_a_row} steps in a row (train.loss_scale.max_skipped_steps), the last being step {step}; "
                 "nothing is learnt: lower train.loss_scale.initial, or set train.precision to bf16 or fp32",
             )
 
-    def _fail(self, step: int, message: str) -> NoReturn:
-        raise NonFiniteError(step, message, self.skipped_steps)
+    def _fail(self, step: int, figure: str, message: str) -> NoReturn:
+        raise NonFiniteError(step, figure, message, self.skipped_steps)

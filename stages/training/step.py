@@ -18,11 +18,15 @@ class Stop(Exception):  # noqa: N818  # an end, like StopIteration, not an error
 
 
 class NonFiniteError(ValueError):
-    """A loss or gradient that is not finite, or too many fp16 overflows in a row. `step`: the first such step, from 1; `skipped_steps`: overflows so far."""
+    """A loss or gradient that is not finite, or too many fp16 overflows in a row.
 
-    def __init__(self, step: int, message: str, skipped_steps: int = 0) -> None:
+    `step`: the first such step, from 1; `figure`: what it is that is not finite; `skipped_steps`: overflows so far.
+    """
+
+    def __init__(self, step: int, figure: str, message: str, skipped_steps: int = 0) -> None:
         super().__init__(message)
         self.step = step
+        self.figure = figure
         self.skipped_steps = skipped_steps
 
 
@@ -47,16 +51,20 @@ class Step:
     _norm: Tensor = field(repr=False)
     _guard: "Guard" = field(repr=False)
 
+    def check(self) -> None:
+        """Wait for the device; raises NonFiniteError when this or an earlier step went wrong."""
+        self._guard.check()
+
     @property
     def loss(self) -> float:
-        """Nats per predicted token of the whole step. Raises NonFiniteError when this or an earlier step went wrong."""
-        self._guard.check()
+        """Nats per predicted token of the whole step. Raises NonFiniteError as `check` does."""
+        self.check()
         return self._summed.item() / self.predicted
 
     @property
     def grad_norm(self) -> float:
-        """Global norm of the unscaled gradient before clipping; infinite where `skipped`. Raises NonFiniteError as `loss` does."""
-        self._guard.check()
+        """Global norm of the unscaled gradient before clipping; infinite where `skipped`. Raises NonFiniteError as `check` does."""
+        self.check()
         return self._norm.item()
 
     @property

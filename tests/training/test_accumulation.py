@@ -23,7 +23,7 @@ def grouped(groups):
 def test_groups_never_cross_an_epoch(count, accumulation, sizes):
     found = grouped(Groups(iter(batches(3, count)), accumulation))
     assert [len(group) for group in found] == sizes * 3
-    assert sum(found, []) == [(batch.epoch, batch.start) for batch in batches(3, count)], "every micro-batch once, in order"
+    assert [place for group in found for place in group] == [(batch.epoch, batch.start) for batch in batches(3, count)], "every micro-batch once, in order"
     assert all(len({epoch for epoch, _ in group}) == 1 for group in found)
 
 

@@ -98,9 +98,9 @@ def test_last_group_of_an_epoch_counts_its_own_tokens():
 
 def test_fewer_micro_batches_than_accumulation_make_one_step_an_epoch():
     """CASES: 3 batches, accumulation 8: exactly one step an epoch, scaled by its own tokens."""
-    epochs = [cut(whole(6, epoch=epoch, seed=epoch), 2) for epoch in range(3)]
+    epochs = [batch for epoch in range(3) for batch in cut(whole(6, epoch=epoch, seed=epoch), 2)]
     model, seen = make_model(), Recorder()
-    result = fit(model, iter(sum(epochs, [])), make_adamw(model), length=Length("epochs", 3, 6), learning_rate=CONSTANT, accumulation=8, on_step=seen)
+    result = fit(model, iter(epochs), make_adamw(model), length=Length("epochs", 3, 6), learning_rate=CONSTANT, accumulation=8, on_step=seen)
     assert [(step.epoch, step.accumulation_steps, step.tokens) for step in seen.steps] == [(epoch, 3, 6 * SEQUENCE) for epoch in range(3)]
     assert result.steps == 3
     (reference,), _ = gradients(make_model(), [whole(6)], 1)
