@@ -1,0 +1,104 @@
+"""Datasets of the Hugging Face hub, streamed; without network from its cache, else refused at once with what to do."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from stages.params import Data
+
+REACH_SECONDS = 1.0
+
+
+def splits(data: Data) -> list[tuple[str, Callable[[], Iterator[bytes]]]]:
+    """Name and reader of each split of the dataset that data.source names; ValueError when it cannot be had."""
+    name, _, config = data.source.removeprefix("hub:").partition("@")
+    place = _place(name, data.revision)
+    from datasets import load_dataset, logging
+
+    logging.disable_progress_bar()
+    revision = {} if place != name else {"revision": data.revision}
+    try:
+        found = load_dataset(place, config or None, streaming=True, **revision)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"data.source {data.source} cannot be read: {error}; another configuration is named by hub:<org>/<name>@<config>") from None
+    return [(split, partial(_documents, dataset, split, data)) for split, dataset in found.items()]
+
+
+def _documents(dataset: Any, split: str, data: Data) -> Iterator[bytes]:
+    from stages.data.readers import no_field, utf8
+
+    columns = dataset.column_names
+    if columns is not None and data.text_field in columns:
+        dataset = dataset.select_columns([data.text_field])
+    for index, record in enumerate(dataset):
+        place = f"{data.source}: {split}, row {index}"
+        if data.text_field not in record:
+            raise ValueError(no_field(place, data.text_field, list(record)))
+        yield utf8(record[data.text_field], place, data, data.text_field)
+
+
+def _place(name: str, revision: str | None) -> str:
+    """What to hand to `datasets`: the name where the hub can be reached, else the folder in the hub's cache.
+
+    Asked before `datasets` is imported, which alone takes seconds.
+    """
+    offline = is_offline()
+    if offline is None:
+        return name
+    cached = snapshot(name, revision, "dataset")
+    if cached is not None:
+        return str(cached)
+    if _prepared(name):
+        return name  # `datasets` finds what an earlier load_dataset left
+    raise ValueError(
+        f"data.source hub:{name} is not in the hub's cache and {offline}; where there is network run "
+        f"`hf download --repo-type dataset {name}{f' --revision {revision}' if revision else ''}` and bring its cache here (HF_HOME), "
+        "or put the text under inputs/text/ and set data.source to it"
+    )
+
+
+def is_offline() -> str | None:
+    """Why the hub cannot be asked, or None when it can: told within REACH_SECONDS."""
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    target = urlsplit(proxy if proxy and "//" in proxy else f"//{proxy}" if proxy else ENDPOINT)
+    host, port = target.hostname or "", target.port or (80 if target.scheme == "http" else 443)
+    reached = threading.Event()
+    # In a thread of its own, because looking the name up obeys no timeout.
+    threading.Thread(target=_reach, args=(host, port, reached), daemon=True).start()
+    return None if reached.wait(REACH_SECONDS) else f"{host} cannot be reached"
+
+
+def _reach(host: str, port: int, reached: threading.Event) -> None:
+    with suppress(OSError), socket.create_connection((host, port), timeout=REACH_SECONDS):
+        reached.set()
+
+
+def snapshot(name: str, revision: str | None, kind: str) -> Path | None:
+    """The folder of `name` in the hub's cache, if it was downloaded there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
+def _prepared(name: str) -> bool:
+    """Whether an earlier load_dataset left the dataset in the cache of `datasets`."""
+    from huggingface_hub.constants import HF_HOME
+
+    folder = Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME) / "datasets"))
+    wanted = name.replace("/", "___").lower().replace("-", "").replace("_", "")
+    found = folder.iterdir() if folder.is_dir() else iter(())
+    return any(path.is_dir() and path.name.lower().replace("-", "").replace("_", "") == wanted for path in found)

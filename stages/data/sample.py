@@ -1,0 +1,39 @@
+"""The text that a tokenizer is trained on: the whole train split, or an even sample of it where that would need too much memory."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from stages.data.pieces import PIECE_BYTES, batches, pieces
+from stages.data.spool import Spool
+
+MAX_BYTES = 64 << 20  # more text costs minutes and changes a vocabulary hardly at all
+# BPE training holds every distinct word, at about 130 bytes of memory for each of its bytes: this many stay below 300 MB.
+MAX_DISTINCT_BYTES = 2 << 20
+_WORD = re.compile(r"[^\W\d_]+|\d+|(?:[^\w\s]|_)+")
+
+
+def training_texts(spool: Spool) -> tuple[Iterator[list[str]], int]:
+    """Text of `spool` for train(), and every how many batches of it one is taken (1: all of it). The same for the same documents."""
+    step = max(1, -(-spool.bytes // MAX_BYTES))
+    while not _fits(_every(spool, step)):
+        step *= 2
+    return _every(spool, step), step
+
+
+def _every(spool: Spool, step: int) -> Iterator[list[str]]:
+    found = batches(pieces(spool, cut=True), PIECE_BYTES)
+    return ([piece.text for piece in batch] for batch in islice(found, 0, None, step))
+
+
+def _fits(texts: Iterable[list[str]]) -> bool:
+    """Whether the distinct words of `texts` stay within MAX_DISTINCT_BYTES; stops counting, and growing, as soon as they do not."""
+    seen: set[str] = set()
+    size = 0
+    for batch in texts:
+        new = {word for text in batch for word in _WORD.findall(text)} - seen
+        size += sum(len(word.encode("utf-8", "replace")) for word in new)
+        if size > MAX_DISTINCT_BYTES:
+            return False
+        seen |= new
+    return True
