@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import (
 
 Objective = Literal["causal", "masked"]
 
-_HEADS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "masked": MODEL_FOR_MASKED_LM_MAPPING_NAMES}
+_HEADS: dict[Objective, dict[str, str]] = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "masked": MODEL_FOR_MASKED_LM_MAPPING_NAMES}
 _CLASSES = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
 
 
@@ -42,12 +42,17 @@ def model_class(objective: Objective, config: PretrainedConfig) -> type[PreTrain
     return kind
 
 
-def objective_of(config: PretrainedConfig) -> Objective | None:
-    """What a saved model was trained for, by the class that its configuration names; None: something that predicts no tokens."""
-    names = config.architectures or []
-    if MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(config.model_type) in names:
-        return "masked"
-    return "causal" if MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type) in names else None
+def objective_of(config: PretrainedConfig) -> Objective:
+    """What a saved model was trained for, by the class that its configuration names; ValueError when that predicts no tokens."""
+    for objective, heads in _HEADS.items():
+        if heads.get(config.model_type) in (config.architectures or []):
+            return objective
+    raise ValueError(f"the model's config.json names the classes {config.architectures}, none of which predicts tokens; save a causal or masked language model")
+
+
+def is_headless(config: PretrainedConfig) -> bool:
+    """Whether a saved model is a body alone, to which either head can be added."""
+    return not config.architectures or all(name.endswith("Model") and not name.endswith("LMHeadModel") for name in config.architectures)
 
 
 def _no_head(objective: Objective, architecture: str) -> str:

@@ -176,12 +176,14 @@ class _BodyOutput(tuple[Tensor]):
 @contextmanager
 def _as(module: nn.Module, behaviour: Callable[[type], type]) -> Iterator[None]:
     """`module` with another forward, for a while. Its class changes, not the object: parameters, ties, hooks and compiled code stay."""
-    kind = type(module)
+    kind, compiled = type(module), module.__dict__.pop("_compiled_call_impl", None)
     module.__class__ = behaviour(kind)
     try:
         yield
     finally:
         module.__class__ = kind
+        if compiled is not None:
+            module.__dict__["_compiled_call_impl"] = compiled
 
 
 @cache

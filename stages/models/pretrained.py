@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from stages.models.architecture import model_class, objective_of
+from stages.models.architecture import is_headless, model_class, objective_of
 from stages.models.sizes import positions, set_behaviour
 from stages.params import Model
 
@@ -58,9 +58,8 @@ def _check(config: PretrainedConfig, model: Model, vocab_size: int) -> None:
     faults = []
     if config.model_type != model.architecture:
         faults.append(f"model.architecture: {model.architecture!r}, but the weights are {config.model_type!r}; set it to that")
-    trained_for = objective_of(config)
-    if trained_for not in (None, model.objective):
-        faults.append(f"model.objective: {model.objective!r}, but the weights are a {config.architectures[0]}; set it to {trained_for!r}")
+    if not is_headless(config) and objective_of(config) != model.objective:
+        faults.append(f"model.objective: {model.objective!r}, but the weights are a {config.architectures[0]}; set it to {objective_of(config)!r}")
     if not vocab_size <= config.vocab_size <= vocab_size + PADDED_ENTRIES:
         own = model.init if model.init.startswith("hub:") else f"a folder inputs/tokenizer/{Path(model.init).name} with the tokenizer files of {model.init}"
         entries = f"the tokenizer has {vocab_size} entries, the weights {config.vocab_size}"

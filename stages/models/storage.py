@@ -40,11 +40,10 @@ def load(folder: Path) -> PreTrainedModel:
         raise ValueError(f"{folder} holds no model (config.json is missing); run `dvc repro train` first")
     logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    objective = objective_of(config)
-    if objective is None:
-        raise ValueError(f"{folder}/config.json names the classes {config.architectures}, none of which predicts tokens; run `dvc repro train` first")
-    kind = model_class(objective, config)
-    model: PreTrainedModel = kind.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa")
+    kind = model_class(objective_of(config), config)
+    model: PreTrainedModel = kind.from_pretrained(
+        folder, config=config, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa" if kind._supports_sdpa else "eager"
+    )
     return model.eval()
 
 
