@@ -32,6 +32,7 @@ class Outbox:
         self.folder = folder
         self.log, self.files = folder / "output.log", folder / "files"
         self._events, self._delivered = folder / "events.jsonl", folder / "delivered.json"
+        self._opening: Event | None = None
 
     @classmethod
     def create(cls, parent: Path, stage: str) -> "Outbox":
@@ -48,6 +49,19 @@ class Outbox:
         """Held by whoever delivers; gone with its process."""
         return FileLock(f"{self.folder}.lock", thread_local=False)
 
+    def unlock(self, lock: FileLock) -> None:
+        """Let go of it, and of its file when everything was delivered."""
+        lock.release()
+        if not self.folder.is_dir():
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+    def points(self) -> int:
+        """How many single values the stage has written."""
+        total, offset = 0, 0
+        while (found := self.read(offset))[0]:
+            total, offset = total + sum(len(event["values"]) for event in found[0] if event["event"] == "point"), found[1]
+        return total
+
     def read(self, offset: int, limit: int = 1 << 22) -> tuple[list[Event], int]:
         """The whole events from byte `offset` on, about `limit` bytes at most, and the offset behind them."""
         try:
@@ -61,8 +75,15 @@ class Outbox:
 
     def opening(self) -> Event | None:
         """The first event, which says whose folder this is; None while there is none."""
-        events, _ = self.read(0, 1 << 22)
-        return events[0] if events and events[0].get("event") == "open" else None
+        if self._opening is None:
+            try:
+                with self._events.open("rb") as file:
+                    line = file.readline()
+            except FileNotFoundError:
+                return None
+            event = _event(line) if line.endswith(b"\n") else None
+            self._opening = event if event is not None and event.get("event") == "open" else None
+        return self._opening
 
     def delivered(self) -> Event:
         """How far delivery has come: offset, points, refused, run_id."""
@@ -74,6 +95,13 @@ class Outbox:
     def acknowledge(self, state: Event) -> None:
         """Remember how far delivery has come; a crash leaves the old state or the new one."""
         replace_text(self._delivered, json.dumps(state))
+
+    def set_aside(self) -> None:
+        """Keep it for a person to look at, where no command tries it again."""
+        place = self.folder.parents[1] / "refused"
+        place.mkdir(exist_ok=True)
+        self.folder.rename(place / self.folder.name)
+        Path(f"{self.folder}.lock").unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Everything was delivered."""

@@ -23,7 +23,7 @@ class Tee:
 
     def __init__(self, log: Path) -> None:
         _flush()
-        self.file = open(os.dup(1), "w", encoding=sys.stdout.encoding or "utf-8", errors="replace", buffering=1)  # noqa: SIM115, PTH123
+        self.file: TextIO = open(os.dup(1), "w", encoding=sys.stdout.encoding or "utf-8", errors="replace", buffering=1)  # noqa: SIM115, PTH123
         self._saved = {1: os.dup(1), 2: os.dup(2)}
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._read = os.open(log, os.O_RDONLY)

@@ -18,10 +18,9 @@ KEY_LENGTH = 16  # hexadecimal digits
 class Stage:
     """One stage of dvc.yaml: paths as written there, parameters as dotted keys of params.yaml."""
 
-    dependencies: tuple[str, ...]
-    params: tuple[str, ...]
-    outputs: tuple[str, ...]
-    plots: tuple[str, ...]
+    dependencies: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 def load_yaml(path: Path) -> Any:
@@ -38,7 +37,7 @@ def stages(root: Path = Path()) -> dict[str, Stage]:
 def _stage(values: Mapping[str, Any]) -> Stage:
     names = {kind: tuple(_name(entry) for entry in values.get(kind) or ()) for kind in ("deps", "outs", "metrics", "plots")}
     params = tuple(key for entry in values.get("params") or () for key in _param_keys(entry))
-    return Stage(names["deps"], params, names["outs"] + names["metrics"] + names["plots"], names["plots"])
+    return Stage(names["deps"], params, names["outs"] + names["metrics"] + names["plots"])
 
 
 def _name(entry: str | Mapping[str, Any]) -> str:
@@ -47,7 +46,7 @@ def _name(entry: str | Mapping[str, Any]) -> str:
 
 
 def _param_keys(entry: str | Mapping[str, Any]) -> list[str]:
-    return [entry] if isinstance(entry, str) else [key for key in (entry.get("params.yaml") or ())]
+    return [entry] if isinstance(entry, str) else list(entry.get("params.yaml") or ())
 
 
 def free_dependencies(pipeline: Mapping[str, Stage]) -> list[str]:

@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 
 def identity(process_id: int | None = None) -> str:
@@ -39,7 +39,7 @@ def _start(process_id: int) -> int:
         process = psutil.Process(process_id)
         if process.status() == psutil.STATUS_ZOMBIE:
             raise ProcessLookupError(process_id)
-        return round(process.create_time() * 1000)
+        return int(process.create_time() * 1000)
     except psutil.Error:
         raise ProcessLookupError(process_id) from None
 

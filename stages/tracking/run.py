@@ -4,30 +4,28 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
-from stages.tracking import lineage, processes
+from stages.tracking import interrupts, lineage, processes, results
 from stages.tracking.outbox import Outbox, home, replace_text
 from stages.tracking.output import Tee
 from stages.tracking.pipeline import Contents, Snapshot, Stage, key, stages
+from stages.tracking.recording import Recording
+from stages.tracking.redact import clean, clean_values
 
-WAIT_SECONDS = 10.0  # for the recorder, when a stage ends
-Values = Mapping[str, Any]
-
-
-class Interrupted(BaseException):
-    """SIGTERM: the work stops where it is."""
+WATCH_SECONDS = 10.0  # between two looks at the recorder and at what the stage depends on
 
 
-def stage(name: str, params: Values, *, experiment: str = "underbudget", closing: bool = False) -> "Run":
+def stage(name: str, params: results.Values, *, experiment: str = "underbudget", closing: bool = False) -> "Run":
     """The tracked life of the DVC stage `name`, as a context manager.
 
     `params` is the whole of params.yaml (`model_dump(mode="json")`). Entering joins the experiment's run; leaving ends the stage in it: FINISHED, FAILED on
@@ -40,201 +38,224 @@ def stage(name: str, params: Values, *, experiment: str = "underbudget", closing
 class Run:
     """What a stage tells MLflow; see `stage`."""
 
-    def __init__(self, name: str, params: Values, experiment: str, closing: bool) -> None:
+    def __init__(self, name: str, params: results.Values, experiment: str, closing: bool) -> None:
         self.name, self.params, self.experiment, self.closing = name, params, experiment, closing
-        self._seconds: dict[str, float] = {}
+        self.key, self.title = "", ""
+        self._seconds: dict[str, float] = {"start": time.time() - processes.started()}
         self._report: dict[str, Any] | None = None
-        self._nonfinite: dict[str, str] = {}
+        self._curves: set[str] = set()
+        self._flagged: set[str] = set()
+        self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        self._entered = time.monotonic()
-        self._seconds["start"] = time.time() - processes.started()
-        self._outbox = Outbox.create(home(), self.name)
-        self._recorder = _start_recorder(self._outbox)
-        self._writer = self._outbox.writer()
-        self._tee = Tee(self._outbox.log)
-        pipeline = stages()
-        contents = Contents()
-        self.key = key(self.params, contents, pipeline)
-        self._snapshot = Snapshot.take(pipeline.get(self.name, Stage((), (), (), ())), contents)
-        self._open()
-        self._handlers = _catch_signals()
-        self._seconds["tracking"] = time.monotonic() - self._entered
+        with self.timed("tracking"):
+            self._outbox = _outbox(self.name)
+            self._writer, self._recording = self._outbox.writer(), Recording(self._outbox)
+            self._tee = Tee(self._outbox.log)
+            contents, pipeline = Contents(), stages()
+            self.key = key(self.params, contents, pipeline)
+            self._snapshot = Snapshot.take(pipeline.get(self.name, Stage()), contents)
+            self._open()
+            threading.Thread(target=self._watch, name="tracking", daemon=True).start()
+            self._handlers = interrupts.catch()
         return self
 
     def _open(self) -> None:
+        """The first event: which run this is, and where it comes from."""
         sha, diff = lineage.commit(), lineage.uncommitted()
+        self.title = os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{self.key[:6]}"
         self._writer.write(
             "open",
             key=self.key,
             stage=self.name,
-            name=os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{self.key[:6]}",
+            name=self.title,
             process=processes.identity(),
             dvc=processes.dvc_command(),
             workspace=str(Path.cwd()),
             closing=self.closing,
             experiment=self.experiment,
-            params={name: _text(value) for name, value in flat(self.params)},
-            tags=lineage.tags(sha, diff),
-            dataset=lineage.dataset(self.params),
+            params=clean_values({name: results.text(value) for name, value in results.flat(self.params)}),
+            tags=clean_values(lineage.tags(sha, diff)),
+            dataset=clean_values(lineage.dataset(self.params)),
         )
-        self._text_artifact("params.json", json.dumps(self.params, indent=1, ensure_ascii=False))
+        self._text("params.json", json.dumps(clean_values(self.params), indent=2, ensure_ascii=False, default=str))
         if diff:
-            self._text_artifact("uncommitted.diff", diff)
+            self._text("uncommitted.diff", diff)
+        if Path("dvc.lock").is_file():
+            self.artifact("dvc.lock")
 
     def point(self, step: int, values: Mapping[str, float]) -> None:
-        """One point of each named curve, "loss" as metric "<stage>.loss". A non-finite value is flagged and kept out of the chart. Never waits, never raises."""
-        finite = {f"{self.name}.{name}": number for name, value in values.items() if (number := self._finite(name, value, f"step {step}")) is not None}
+        """One point of each named curve, "<stage>.loss" for "loss"; never waits or raises. A non-finite value is flagged and kept out of the chart."""
+        finite = {}
+        for name, value in values.items():
+            if math.isfinite(value):
+                finite[f"{self.name}.{name}"] = float(value)
+            else:
+                self._flag(name, value, f"step {step}")
         if finite:
+            self._curves.update(finite)
             self._writer.write("point", step=step, milliseconds=_now(), curve=True, values=finite)
 
     def artifact(self, path: Path | str, folder: str = "") -> None:
-        """Copy a file or folder, as it is now, into `folder` of the run. Raises FileNotFoundError when it is not there."""
+        """Copy a file or a folder, as it is now, into `folder` of the run. Raises FileNotFoundError when it is not there."""
         path = Path(path)
-        place = f"{time.monotonic_ns()}/{path.name}"
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is not there to become an artifact of {self.name}")
+        copied = self._copy(path)
+        if copied:
+            self._writer.write("file", path=copied, folder=f"{folder}/{path.name}".strip("/") if path.is_dir() else folder)
+
+    def _copy(self, path: Path) -> str:
+        """Copy into the outbox, since the workspace may be gone before it is sent; the place there, or nothing where the disk did not take it."""
+        place = Path(f"{time.monotonic_ns()}", path.name)
         target = self._outbox.files / place
         try:
             target.parent.mkdir(parents=True)
             (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target)
-        except FileNotFoundError:
-            raise
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(target.parent, ignore_errors=True)
+            print(f"tracking: {path} will be missing from the run: {error}", file=sys.stderr)
+            return ""
+        return place.as_posix()
+
+    def _text(self, name: str, text: str) -> None:
+        try:
+            replace_text(self._outbox.files / name, clean(text))
+            self._writer.write("file", path=name, folder="")
         except OSError as error:
-            print(f"tracking: {path} is missing from the run: {error}", file=sys.stderr)
-            return
-        self._writer.write("file", path=place, folder=f"{folder}/{path.name}" if path.is_dir() else folder)
+            print(f"tracking: {name} will be missing from the run: {error}", file=sys.stderr)
 
-    def _text_artifact(self, name: str, text: str) -> None:
-        replace_text(self._outbox.files / name, text)
-        self._writer.write("file", path=name, folder="")
+    def note(self, text: str) -> None:
+        """Markdown that MLflow shows at the head of the run's page."""
+        self._writer.write("note", text=clean(text))
 
-    def report(self, values: Values) -> None:
-        """The stage's results: reports/<stage>.json, written whole or not at all, and metrics "<stage>.<key>". Non-finite numbers become null and are flagged."""
+    def report(self, values: results.Values) -> None:
+        """The stage's results: reports/<stage>.json and metrics "<stage>.<key>". A non-finite number becomes null there, is no metric, and is flagged.
+
+        One that is named like a curve becomes the metric "<stage>.final_<key>". Seconds spent are added under "seconds".
+        """
         self._report = dict(values)
         self._write_report()
 
     def _write_report(self) -> None:
         if self._report is None:
             return
-        total = time.time() - processes.started()
-        seconds = {**self._report.get("seconds", {}), **{name: round(value, 3) for name, value in {**self._seconds, "total": total}.items()}}
-        values = self._clean({**self._report, "seconds": seconds})
-        Path("reports").mkdir(exist_ok=True)
-        replace_text(Path("reports", f"{self.name}.json"), json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        figures = {f"{self.name}.{name}": float(value) for name, value in flat(values) if isinstance(value, int | float)}
-        self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=figures)
+        self._seconds["total"] = time.time() - processes.started()
+        values, bad = self._save_report()
+        for name, value in bad.items():
+            self._flag(name, value, "the report")
+        self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=results.metrics(self.name, values, self._curves))
 
-    def _clean(self, values: Any, name: str = "") -> Any:
-        if isinstance(values, Mapping):
-            return {str(part): self._clean(value, f"{name}.{part}" if name else str(part)) for part, value in values.items()}
-        if isinstance(values, list | tuple):
-            return [self._clean(value, name) for value in values]
-        return self._finite(name, values, "report") if isinstance(values, float) else values
+    def _save_report(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """Write the file; returns what is in it, and the numbers that are not finite."""
+        assert self._report is not None
+        seconds = {name: round(value, 3) for name, value in self._seconds.items()}
+        values, bad = results.finite({**self._report, "seconds": {**self._report.get("seconds", {}), **seconds}})
+        results.write(self.name, values)
+        return values, bad
 
-    def _finite(self, name: str, value: float, where: str) -> float | None:
-        """The value, or None when it is not finite: then the first place is flagged on the run."""
-        value = float(value)
-        if math.isfinite(value):
-            return value
-        if name not in self._nonfinite:
-            self._nonfinite[name] = f"{value} at {where}"
-            self._writer.write("tags", values={f"nonfinite.{self.name}.{name}": self._nonfinite[name]})
-        return None
+    def fill(self, stage_name: str, values: results.Values, curves: Sequence[tuple[Path, str]], files: Sequence[Path] = ()) -> None:
+        """Give the run what another stage found, if that stage itself did not run in it: DVC took it from its cache.
+
+        `curves` are CSV files with the prefix of their columns' names; `files` become artifacts in a folder named like theirs.
+        """
+        names = {f"{prefix}{column}" for path, prefix in curves for column in path.open(encoding="utf-8").readline().strip().split(",")}
+        self._writer.write(
+            "fill",
+            stage=stage_name,
+            milliseconds=_now(),
+            values=results.metrics(stage_name, results.finite(values)[0], names),
+            curves=[(copied, prefix) for path, prefix in curves if (copied := self._copy(path))],
+            files=[(copied, path.parent.as_posix()) for path in files if (copied := self._copy(path))],
+        )
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the seconds of the block under "seconds.<name>" of the report."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    def _flag(self, name: str, value: float, place: str) -> None:
+        """Say once, here and on the run, that a number was not finite."""
+        if name not in self._flagged:
+            self._flagged.add(name)
+            print(f"{self.name}: {name} is {value} at {place}; it is kept out of the charts", file=sys.stderr)
+            self._writer.write("tags", values={f"nonfinite.{self.name}.{name}": f"{value} at {place}"})
+
+    def _watch(self) -> None:
+        """Keep a recorder running, and warn as soon as an edit would make the result void."""
+        warned: list[str] = []
+        while not self._over.wait(WATCH_SECONDS):
+            self._recording.check()
+            changes = self._snapshot.changes()
+            if changes and changes != warned:
+                _tell(f"{self.name}: changed while it runs; undo this before it ends, or its result is refused:", changes)
+            warned = changes
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        leaving = time.monotonic()
-        _release_signals(self._handlers)
-        status, code = self._verdict(error)
-        self._seconds["tracking"] += time.monotonic() - leaving
+        with self.timed("tracking"):
+            interrupts.release(self._handlers)
+            handlers = interrupts.hurry()
+            self._over.set()
+            status, code, reason = self._verdict(error)
         self._write_report()
-        self._writer.write("end", status=status, milliseconds=_now(), tags={"threads": str(lineage.threads())})
-        self._tee.close()
+        tags = {"threads": str(lineage.threads()), **({f"failure.{self.name}": clean(reason)} if reason else {})}
+        self._writer.write("end", status=status, milliseconds=_now(), tags=tags)
         self._writer.close()
-        self._await_recorder()
+        self._tee.close()
+        with self.timed("waiting"):  # for the recorder; MLflow cannot know it, so it stands in the file alone
+            news = self._recording.wait()
+        if self._report is not None:
+            self._save_report()
+        for line in news:
+            print(f"tracking: {line}", file=sys.stderr)
+        interrupts.release(handlers)
         if code:
             raise SystemExit(code) from None
 
-    def _verdict(self, error: BaseException | None) -> tuple[str, int]:
-        """Status and exit code of the stage; says why on standard error."""
-        if isinstance(error, KeyboardInterrupt | Interrupted):
-            name, code = ("SIGTERM", 143) if isinstance(error, Interrupted) else ("SIGINT", 130)
-            print(f"{self.name}: stopped by {name}", file=sys.stderr)
-            return "KILLED", code
-        if isinstance(error, SystemExit) and not error.code:
-            error = None
+    def _verdict(self, error: BaseException | None) -> tuple[str, int, str]:
+        """Status, exit code and reason of the stage's end; says on standard error what went wrong."""
+        caught = interrupts.cause(error)
+        if caught is not None:
+            print(f"{self.name}: stopped by {caught.name}", file=sys.stderr)
+            return "KILLED", interrupts.EXIT_CODES[caught], caught.name
+        if isinstance(error, SystemExit):
+            if error.code and not isinstance(error.code, int):
+                print(f"{self.name}: {error.code}", file=sys.stderr)
+            code = error.code if isinstance(error.code, int) else 1 if error.code else 0
+            return ("FAILED", code, f"exit code {error.code}") if code else self._unchanged()
         if error is None:
             return self._unchanged()
         if isinstance(error, ValueError):
+            self._tee.note("".join(traceback.format_exception(error)))
             print(f"{self.name}: {error}", file=sys.stderr)
-        elif isinstance(error, SystemExit):
-            print(f"{self.name}: {error.code}", file=sys.stderr)
-            return "FAILED", error.code if isinstance(error.code, int) else 1
         else:
             traceback.print_exception(error)
-        return "FAILED", 1
+        return "FAILED", 1, f"{type(error).__name__}: {error}"
 
-    def _unchanged(self) -> tuple[str, int]:
+    def _unchanged(self) -> tuple[str, int, str]:
+        """FINISHED, unless DVC would record today's parameters and files for a result that yesterday's gave: it hashes them after the command."""
         changes = self._snapshot.changes()
         if not changes:
-            return "FINISHED", 0
-        print(f"{self.name}: what it depends on changed while it ran, so its result is not recorded; run it again:", file=sys.stderr)
-        print("\n".join(f"  {line}" for line in changes), file=sys.stderr)
-        return "FAILED", 1
-
-    def _await_recorder(self) -> None:
-        try:
-            out, _ = self._recorder.communicate(timeout=WAIT_SECONDS)
-            result = json.loads(out or b"{}")
-        except (subprocess.TimeoutExpired, ValueError):
-            print("tracking: MLflow is late; the recorder goes on in the background", file=sys.stderr)
-            return
-        for line in [*result.get("replayed", ()), *(f"{name}: was RUNNING without a process, now KILLED" for name in result.get("repaired", ()))]:
-            print(f"tracking: {line}")
-        if result.get("refused"):
-            print(f"tracking: MLflow refused {result['refused']} points: {result['refusals'][-1]}", file=sys.stderr)
+            return "FINISHED", 0, ""
+        _tell(f"{self.name}: these changed while it ran, so its result is refused; run it again:", changes)
+        return "FAILED", 1, "changed while it ran: " + "; ".join(changes)
 
 
-def _start_recorder(outbox: Outbox) -> "subprocess.Popen[bytes]":
-    """The recorder, in a session of its own: neither Ctrl-C nor the end of this process reaches it."""
-    package = Path(__file__).resolve().parents[2]
-    with (outbox.folder.parents[1] / "recorder.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "stages.tracking.recorder", str(outbox.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=package,
-            start_new_session=True,
-        )
-
-
-def _catch_signals() -> dict[int, Any]:
-    """Turn SIGTERM into an exception; returns what to give back. Only the main thread may."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
-
+def _outbox(name: str) -> Outbox:
+    """An outbox in the project; where nothing can be written, one that at least lets the stage run."""
     try:
-        return {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
-    except ValueError:
-        return {}
+        return Outbox.create(home(), name)
+    except OSError as error:
+        print(f"tracking: {error}; this stage will be missing from MLflow", file=sys.stderr)
+        return Outbox.create(Path(tempfile.mkdtemp(prefix="underbudget-")), name)
 
 
-def _release_signals(handlers: dict[int, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def flat(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as dotted names."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _tell(head: str, lines: Sequence[str]) -> None:
+    print("\n  ".join([head, *lines]), file=sys.stderr)
 
 
 def _now() -> int:

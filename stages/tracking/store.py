@@ -15,7 +15,6 @@ from stages.tracking import processes
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100  # in one request
 MAX_PARAM, MAX_TAG, MAX_NAME = 6000, 8000, 250  # characters
-STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 # What no repetition will mend: MLflow's error codes.
 PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "BAD_REQUEST", "INVALID_STATE", "MALFORMED_REQUEST"}
 
@@ -68,17 +67,31 @@ class Claim:
     @property
     def tags(self) -> dict[str, str]:
         """The tags by which later stages find the run, and later commands see who works on it."""
-        return {"key": self.key, "process": self.process, "dvc_process": self.dvc, "workspace": self.workspace, f"stage.{self.stage}": "RUNNING"}
+        stage = {f"stage.{self.stage}": "RUNNING", f"process.{self.stage}": self.process}
+        return {"key": self.key, "dvc_process": self.dvc, "workspace": self.workspace, **stage}
 
 
 @dataclass(slots=True)
 class Joined:
-    """The run a stage writes to. `steps`: the last step of each metric that an earlier, broken-off try has logged."""
+    """The run a stage writes to. `steps`: the last step of each of its metrics that an earlier, broken-off try has logged."""
 
     run_id: str
-    experiment_id: str
-    attempt: int
     steps: dict[str, int] = field(default_factory=dict)
+
+
+def lock(home: Path) -> FileLock:
+    """Held while the store is created and while runs are joined: processes that create the same sqlite file at once ruin it."""
+    home.mkdir(parents=True, exist_ok=True)
+    return FileLock(home / "store.lock", thread_local=False)
+
+
+def prepare(home: Path) -> None:
+    """Create the store when it is not there yet, so that a server can be started on it."""
+    quiet_environment()
+    from mlflow import MlflowClient
+
+    with lock(home):
+        MlflowClient(uri(home)).search_experiments(max_results=1)
 
 
 class Store:
@@ -88,8 +101,8 @@ class Store:
         quiet_environment()
         from mlflow import MlflowClient
 
-        self.home, self.lock = home, FileLock(home / "store.lock", thread_local=False)
-        with self.lock:  # processes that create the same sqlite file at once ruin it
+        self.home, self.lock = home, lock(home)
+        with self.lock:
             self.client = MlflowClient(uri(home))
             self.experiment_id = self._experiment(experiment)
 
@@ -103,33 +116,47 @@ class Store:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def join(self, claim: Claim) -> Joined:
-        """The newest run with the key, or a new attempt where that one is closed or has the stage behind it."""
+    def join(self, claim: Claim, run_id: str | None = None) -> Joined:
+        """The newest run with the key, or a new attempt where that one is closed or has the stage behind it; `run_id`: the run already joined."""
         with self.lock:
-            joined = self._find(claim)
-            if joined is None:
-                attempt = 1 + max((int(run.data.tags.get("attempt", 1)) for run in self._runs(claim.key)), default=0)
-                name = claim.name if attempt == 1 else f"{claim.name}-{attempt}"
-                run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt)})
-                return Joined(run.info.run_id, self.experiment_id, attempt)
-            self.tags(joined.run_id, claim.tags)
-            self.client.update_run(joined.run_id, status="RUNNING")
-            return joined
+            run = self._joined(run_id) or self._find(claim)
+            if run is None:
+                return self._create(claim)
+            if run.data.tags.get(f"stage.{claim.stage}") != "FINISHED":
+                self.describe(run.info.run_id, {}, claim.tags)
+            if "closed" not in run.data.tags or claim.closing:
+                self.client.update_run(run.info.run_id, status="RUNNING")
+            # the only place where MLflow gives the steps without the whole history
+            steps = {metric.key: metric.step for metric in run.data._metric_objs if metric.key.startswith(f"{claim.stage}.")}
+            return Joined(run.info.run_id, steps)
+
+    def _joined(self, run_id: str | None) -> Any | None:
+        """The run joined by an earlier delivery; None when there was none, or somebody has removed it."""
+        try:
+            return self.client.get_run(run_id) if run_id else None
+        except Exception as error:
+            if permanent(error):
+                return None
+            raise
+
+    def _create(self, claim: Claim) -> Joined:
+        attempt = 1 + max((int(run.data.tags.get("attempt", 1)) for run in self._runs(claim.key)), default=0)
+        name = claim.name if attempt == 1 else f"{claim.name}-{attempt}"
+        run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt)})
+        return Joined(run.info.run_id)
 
     def _runs(self, key: str) -> list[Any]:
         return list(self.client.search_runs([self.experiment_id], f"tags.`key` = '{key}'", order_by=["attributes.start_time DESC"], max_results=100))
 
-    def _find(self, claim: Claim) -> Joined | None:
+    def _find(self, claim: Claim) -> Any | None:
         """The run to go on with; None: open a new attempt. A run that a twin is at work on is not ours."""
         runs = [run for run in self._runs(claim.key) if _ours(run.data.tags, claim) or not _busy(run.data.tags)]
         runs.sort(key=lambda run: not _ours(run.data.tags, claim))
         if not runs:
             return None
         tags = runs[0].data.tags
-        if not claim.closing and ("closed" in tags or tags.get(f"stage.{claim.stage}") == "FINISHED"):
-            return None
-        steps = {metric.key: metric.step for metric in runs[0].data._metric_objs if metric.key.startswith(f"{claim.stage}.")}
-        return Joined(runs[0].info.run_id, self.experiment_id, int(tags.get("attempt", 1)), steps)
+        over = "closed" in tags or tags.get(f"stage.{claim.stage}") == "FINISHED"
+        return None if over and not claim.closing else runs[0]
 
     def metrics(self, run_id: str, points: list[Metric]) -> None:
         """Log points; a point that is there already is not doubled."""
@@ -139,21 +166,15 @@ class Store:
             batch = [Entity(name_for(name), value, milliseconds, step) for name, value, milliseconds, step in points[start : start + MAX_METRICS]]
             self.client.log_batch(run_id, metrics=batch, synchronous=True)
 
-    def params(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Log parameters of any number and length."""
-        from mlflow.entities import Param
+    def describe(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Log parameters and tags of any number and length; what is too long is cut and says so."""
+        from mlflow.entities import Param, RunTag
 
-        entries = [Param(name_for(name), fits(value, MAX_PARAM, "params.json")) for name, value in values.items()]
-        for start in range(0, len(entries), MAX_PARAMS):
-            self.client.log_batch(run_id, params=entries[start : start + MAX_PARAMS], synchronous=True)
-
-    def tags(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Set tags of any number and length."""
-        from mlflow.entities import RunTag
-
-        entries = [RunTag(name_for(name), fits(value, MAX_TAG, "the artifacts")) for name, value in values.items()]
-        for start in range(0, len(entries), MAX_TAGS):
-            self.client.log_batch(run_id, tags=entries[start : start + MAX_TAGS], synchronous=True)
+        entries = [Param(name_for(name), fits(value, MAX_PARAM, "params.json")) for name, value in params.items()]
+        marks = [RunTag(name_for(name), fits(value, MAX_TAG, "the artifacts")) for name, value in tags.items()]
+        while entries or marks:
+            self.client.log_batch(run_id, params=entries[:MAX_PARAMS], tags=marks[:MAX_TAGS], synchronous=True)
+            entries, marks = entries[MAX_PARAMS:], marks[MAX_TAGS:]
 
     def dataset(self, run_id: str, entry: Mapping[str, str]) -> None:
         """Name the data that the run read."""
@@ -179,22 +200,28 @@ class Store:
         """Status by stage."""
         return {name[6:]: value for name, value in self.client.get_run(run_id).data.tags.items() if name.startswith("stage.")}
 
-    def finish(self, run_id: str, status: str, milliseconds: int) -> None:
-        """Give the run its status; SCHEDULED means that more stages are to come."""
-        if status == "SCHEDULED":
-            self.client.update_run(run_id, status=status)
-        else:
-            self.client.set_terminated(run_id, status=status, end_time=milliseconds)
+    def end_stage(self, run_id: str, claim: Claim, status: str, milliseconds: int, tags: Mapping[str, str]) -> None:
+        """Say how a stage ended, and give the run its status: SCHEDULED while more stages are to come, RUNNING while another is at it."""
+        with self.lock:
+            closing = claim.closing and status == "FINISHED"
+            self.describe(run_id, {}, {**tags, f"stage.{claim.stage}": status, **({"closed": "true"} if closing else {})})
+            found = self.client.get_run(run_id).data.tags
+            if status == "FINISHED" and f"failure.{claim.stage}" in found:
+                self.client.delete_tag(run_id, f"failure.{claim.stage}")
+            if _working(found) or ("closed" in found and not claim.closing):
+                return
+            if status == "FINISHED" and not closing:
+                self.client.update_run(run_id, status="SCHEDULED")
+            else:
+                self.client.set_terminated(run_id, status=status, end_time=milliseconds)
 
     def repair(self) -> list[str]:
         """End the runs that are RUNNING though the process that worked on them is gone; returns their names."""
-        runs = self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'", max_results=100)
         repaired = []
-        for run in runs:
-            process = run.data.tags.get("process", "")
-            if process and not processes.alive(process):
-                broken = {name: "KILLED" for name, value in run.data.tags.items() if name.startswith("stage.") and value == "RUNNING"}
-                self.tags(run.info.run_id, broken)
+        for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'", max_results=1000):
+            broken = {name: "KILLED" for name, value in run.data.tags.items() if name.startswith("stage.") and value == "RUNNING"}
+            if broken and not _working(run.data.tags):
+                self.describe(run.info.run_id, {}, broken)
                 self.client.set_terminated(run.info.run_id, status="KILLED")
                 repaired.append(str(run.info.run_name))
         return repaired
@@ -210,10 +237,15 @@ def _ours(tags: Mapping[str, str], claim: Claim) -> bool:
     return tags.get("workspace") == claim.workspace and (not claim.dvc or tags.get("dvc_process") == claim.dvc)
 
 
+def _working(tags: Mapping[str, str]) -> bool:
+    """Whether a living stage is at work on the run."""
+    running = (name.removeprefix("stage.") for name, value in tags.items() if name.startswith("stage.") and value == "RUNNING")
+    return any(processes.alive(tags.get(f"process.{stage}", "")) for stage in running)
+
+
 def _busy(tags: Mapping[str, str]) -> bool:
-    """Whether another pipeline run is at work on this run."""
-    running = any(name.startswith("stage.") and value == "RUNNING" for name, value in tags.items())
-    return "closed" not in tags and ((running and processes.alive(tags.get("process", ""))) or processes.alive(tags.get("dvc_process", "")))
+    """Whether another run of the pipeline has the run in hand: a stage of it lives, or the DVC command between its stages."""
+    return "closed" not in tags and (_working(tags) or processes.alive(tags.get("dvc_process", "")))
 
 
 def _files(path: Path) -> Iterable[Path]:

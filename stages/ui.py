@@ -1,0 +1,51 @@
+"""Browse the experiments: the project's own store in MLflow's UI, on this machine only unless told otherwise. `python -m stages.ui`."""
+
+import argparse
+import os
+import sys
+
+from stages.tracking import outbox, store
+from stages.tracking.redact import clean
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """The command's own options."""
+    parser = argparse.ArgumentParser(prog="python -m stages.ui", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; anything but 127.0.0.1 lets others in, so put authentication before it")
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument(
+        "--allowed-hosts",
+        metavar="NAMES",
+        help="names under which browsers and other machines may reach it, separated by commas, each with or without a port: mlflow,tracking.example.org:5000",
+    )
+    return parser.parse_args(words)
+
+
+def command(options: argparse.Namespace, uri: str) -> list[str]:
+    """MLflow's server for the store at `uri`."""
+    words = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host, "--port", str(options.port), "--workers", "1"]
+    return words + (["--allowed-hosts", allowed_hosts(options.allowed_hosts)] if options.allowed_hosts else [])
+
+
+def allowed_hosts(names: str) -> str:
+    """MLflow compares the Host header literally, port included: every name is allowed with any port and without, and this machine always."""
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    both = [form for name in given for form in ((name,) if ":" in name or name == "*" else (name, f"{name}:*"))]
+    return ",".join(dict.fromkeys([*both, "localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*"]))
+
+
+def main() -> None:
+    """Make the store when it is not there yet, then become MLflow's server."""
+    options, home = arguments(), outbox.home()
+    uri = store.uri(home)
+    if uri.startswith(("http:", "https:", "databricks")):
+        raise SystemExit(f"MLFLOW_TRACKING_URI names a server: open {clean(uri)}")
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
+    store.prepare(home)
+    print(f"http://{options.host}:{options.port}", flush=True)
+    words = command(options, uri)
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    main()
