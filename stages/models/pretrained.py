@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -40,7 +41,7 @@ def _read(kind: type[PreTrainedModel], source: str, config: PretrainedConfig, in
         network, report = kind.from_pretrained(
             source, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, local_files_only=cached, output_loading_info=True
         )
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ValueError(f"model.init: {init!r} has no readable model.safetensors ({_first_line(error)}); pickled weights are never loaded") from None
     return network, report
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
@@ -37,13 +38,15 @@ def save(model: nn.Module, folder: Path, tokenizer_folder: Path) -> None:
 def load(folder: Path) -> PreTrainedModel:
     """The model that `save` wrote, on the CPU, float32, in evaluation mode."""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no model (config.json is missing); run `dvc repro train` first")
+        raise ValueError(f"{folder} holds no model (config.json is missing); make it with `dvc repro train` (or bring it back with `dvc checkout`)")
     logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind = model_class(objective_of(config), config)
-    model: PreTrainedModel = kind.from_pretrained(
-        folder, config=config, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa" if kind._supports_sdpa else "eager"
-    )
+    attention = "sdpa" if kind._supports_sdpa else "eager"
+    try:
+        model: PreTrainedModel = kind.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, attn_implementation=attention)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{folder} holds no readable model.safetensors ({error}); bring it back with `dvc checkout` or train again") from None
     return model.eval()
 
 
