@@ -23,23 +23,23 @@ Result = TypeVar("Result")
 def encode(tokenizer: Any, spool: Spool, path: Path, *, dtype: str, end_of_text: int, on_progress: Callable[[int], None]) -> int:
     """Write the ids of all documents of `spool` to `path`, each followed by `end_of_text`; returns their number.
 
-    `on_progress` gets the characters encoded so far. No padding, no truncation, nothing added but `end_of_text`.
+    `on_progress` gets the bytes encoded so far. No padding, no truncation, nothing added but `end_of_text`.
     """
-    tokens, characters = 0, 0
+    tokens, done = 0, 0
     found = batches(pieces(spool, cut=can_be_cut(tokenizer)), BATCH_BYTES)
     with path.open("wb") as file:
         for ids, size in _ahead(lambda batch: _encode_batch(tokenizer, batch, dtype, end_of_text), found):
             file.write(ids.data)
             tokens += len(ids)
-            characters += size
-            on_progress(characters)
+            done += size
+            on_progress(done)
         file.flush()
         os.fsync(file.fileno())
     return tokens
 
 
 def _encode_batch(tokenizer: Any, batch: list[Piece], dtype: str, end_of_text: int) -> tuple[Ids, int]:
-    """The ids of a batch and its size in characters. The tokenizer's own threads share the pieces out and let this interpreter go on."""
+    """The ids of a batch and its size in bytes. The tokenizer's own threads share the pieces out and let this interpreter go on."""
     ids: list[int] = []
     encodings = tokenizer.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
     for piece, encoding in zip(batch, encodings, strict=True):
@@ -47,7 +47,7 @@ def _encode_batch(tokenizer: Any, batch: list[Piece], dtype: str, end_of_text: i
         if piece.last:
             ids.append(end_of_text)
     little_endian = np.dtype(dtype).newbyteorder("<")
-    return np.fromiter(ids, little_endian, len(ids)), sum(len(piece.text) for piece in batch)
+    return np.fromiter(ids, little_endian, len(ids)), sum(piece.size for piece in batch)
 
 
 def _ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

@@ -1,18 +1,15 @@
 """Datasets of the Hugging Face hub, streamed; without network from its cache, else refused at once with what to do."""
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 from stages.params import Data
 
-REACH_SECONDS = 1.0
+REACH_SECONDS = 1.2
 
 
 def splits(data: Data) -> list[tuple[str, Callable[[], Iterator[bytes]]]]:
@@ -69,29 +66,36 @@ def is_offline() -> str | None:
 
     if HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    target = urlsplit(proxy if proxy and "//" in proxy else f"//{proxy}" if proxy else ENDPOINT)
-    host, port = target.hostname or "", target.port or (80 if target.scheme == "http" else 443)
-    reached = threading.Event()
-    # In a thread of its own, because looking the name up obeys no timeout.
-    threading.Thread(target=_reach, args=(host, port, reached), daemon=True).start()
-    return None if reached.wait(REACH_SECONDS) else f"{host} cannot be reached"
+    answered = threading.Event()
+    # In a thread of its own, because looking a name up obeys no timeout.
+    threading.Thread(target=_ask, args=(ENDPOINT, answered), daemon=True).start()
+    return None if answered.wait(REACH_SECONDS) else f"{ENDPOINT} does not answer within {REACH_SECONDS} seconds"
 
 
-def _reach(host: str, port: int, reached: threading.Event) -> None:
-    with suppress(OSError), socket.create_connection((host, port), timeout=REACH_SECONDS):
-        reached.set()
-
-
-def snapshot(name: str, revision: str | None, kind: str) -> Path | None:
-    """The folder of `name` in the hub's cache, if it was downloaded there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+def _ask(endpoint: str, answered: threading.Event) -> None:
+    """Set `answered` when a server, or the proxy before it, says anything at all."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
 
     try:
-        return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        return None
+        urlopen(Request(endpoint, method="HEAD"), timeout=REACH_SECONDS).close()
+    except HTTPError:
+        pass
+    except (OSError, ValueError, HTTPException):
+        return
+    answered.set()
+
+
+def snapshot(name: str, revision: str | None, kind: Literal["dataset", "model"]) -> Path | None:
+    """The folder of `name` in the hub's cache, if it was downloaded there."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE) / f"{kind}s--{name.replace('/', '--')}"
+    reference = folder / "refs" / (revision or "main")
+    commit = reference.read_text("utf-8").strip() if reference.is_file() else revision
+    found = folder / "snapshots" / commit if commit else None
+    return found if found is not None and found.is_dir() else None
 
 
 def _prepared(name: str) -> bool:

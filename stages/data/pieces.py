@@ -9,7 +9,7 @@ from stages.data.spool import Spool
 
 PIECE_BYTES = 1 << 16
 TAIL_BYTES = 1 << 10
-PIECE_OVERHEAD = 64  # what a piece costs beside its text, in characters' worth of memory
+PIECE_OVERHEAD = 64  # bytes counted for each piece beside its text, so that very short ones do not pile up
 
 # Between a character that is no white space and white space, no token of GPT-2's pattern (nor a word of BERT's) goes on: those patterns take
 # white space only at their start. Likewise between a CJK ideograph and CJK punctuation. What ends such a place, in UTF-8:
@@ -22,9 +22,10 @@ _CUT = re.compile(rb"(?:" + _NO_SPACE + rb")(?=[ \t\r\n])|[\xe5-\xe8][\x80-\xbf]
 
 
 class Piece(NamedTuple):
-    """A part of a document; `last`: the document ends with it."""
+    """A part of a document of `size` bytes; `last`: the document ends with it."""
 
     text: str
+    size: int
     last: bool
 
 
@@ -44,7 +45,7 @@ def pieces(spool: Spool, *, cut: bool, piece_bytes: int = PIECE_BYTES) -> Iterat
     with spool.text_file.open("rb") as file:
         for length in spool.lengths():
             if length <= piece_bytes or not cut:
-                yield Piece(file.read(length).decode("utf-8"), last=True)
+                yield Piece(file.read(length).decode("utf-8"), length, last=True)
             else:
                 yield from _parts(file, length, piece_bytes)
 
@@ -58,7 +59,7 @@ def _parts(file: BinaryIO, length: int, piece_bytes: int) -> Iterator[Piece]:
         kept += block
         end = _last_cut(kept, searched) if length else len(kept)
         if end:
-            yield Piece(kept[:end].decode("utf-8"), last=length == 0)
+            yield Piece(kept[:end].decode("utf-8"), end, last=length == 0)
             del kept[:end]
         searched = max(0, len(kept) - 4)  # a character may go on in the next block
 
@@ -73,12 +74,12 @@ def _last_cut(text: bytearray, start: int) -> int:
 
 
 def batches(found: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
-    """Pieces in lists of about `batch_bytes` characters."""
+    """Pieces in lists of about `batch_bytes`."""
     waiting: list[Piece] = []
     size = 0
     for piece in found:
         waiting.append(piece)
-        size += len(piece.text) + PIECE_OVERHEAD
+        size += piece.size + PIECE_OVERHEAD
         if size >= batch_bytes:
             yield waiting
             waiting, size = [], 0

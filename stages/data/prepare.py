@@ -151,17 +151,17 @@ def _check_text(source: Source, spools: dict[Split, Spool], reading: Reading) ->
 
 def _make_tokenizer(settings: params.Tokenizer, spool: Spool, work: Path, on_progress: OnProgress) -> int:
     """The tokenizer's folder into `work`; returns every how many batches one was trained on."""
-    texts, step = training_texts(spool) if settings.source == "train" else (iter(()), 1)
+    found, step = training_texts(spool) if settings.source == "train" else (iter(()), 1)
     total = spool.bytes // step
 
-    def reported() -> Iterator[list[str]]:
+    def texts() -> Iterator[list[str]]:
         done = 0
-        for batch in texts:
-            yield batch
-            done += sum(map(len, batch))
-            on_progress("training the tokenizer", done, total)
+        for batch in found:
+            yield [piece.text for piece in batch]
+            done += sum(piece.size for piece in batch)
+            on_progress("training the tokenizer", done, max(done, total))
 
-    tokenizers.make(settings, reported(), work / "tokenizer")
+    tokenizers.make(settings, texts(), work / "tokenizer")
     return step
 
 

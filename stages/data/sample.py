@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from stages.data.pieces import PIECE_BYTES, batches, pieces
+from stages.data.pieces import PIECE_BYTES, Piece, batches, pieces
 from stages.data.spool import Spool
 
 MAX_BYTES = 64 << 20  # more text costs minutes and changes a vocabulary hardly at all
@@ -13,25 +13,24 @@ MAX_DISTINCT_BYTES = 2 << 20
 _WORD = re.compile(r"[^\W\d_]+|\d+|(?:[^\w\s]|_)+")
 
 
-def training_texts(spool: Spool) -> tuple[Iterator[list[str]], int]:
-    """Text of `spool` for train(), and every how many batches of it one is taken (1: all of it). The same for the same documents."""
+def training_texts(spool: Spool) -> tuple[Iterator[list[Piece]], int]:
+    """Text of `spool` to train a tokenizer on, and every how many batches of it one is taken (1: all of it). The same for the same documents."""
     step = max(1, -(-spool.bytes // MAX_BYTES))
     while not _fits(_every(spool, step)):
         step *= 2
     return _every(spool, step), step
 
 
-def _every(spool: Spool, step: int) -> Iterator[list[str]]:
-    found = batches(pieces(spool, cut=True), PIECE_BYTES)
-    return ([piece.text for piece in batch] for batch in islice(found, 0, None, step))
+def _every(spool: Spool, step: int) -> Iterator[list[Piece]]:
+    return islice(batches(pieces(spool, cut=True), PIECE_BYTES), 0, None, step)
 
 
-def _fits(texts: Iterable[list[str]]) -> bool:
+def _fits(texts: Iterable[list[Piece]]) -> bool:
     """Whether the distinct words of `texts` stay within MAX_DISTINCT_BYTES; stops counting, and growing, as soon as they do not."""
     seen: set[str] = set()
     size = 0
     for batch in texts:
-        new = {word for text in batch for word in _WORD.findall(text)} - seen
+        new = {word for piece in batch for word in _WORD.findall(piece.text)} - seen
         size += sum(len(word.encode("utf-8", "replace")) for word in new)
         if size > MAX_DISTINCT_BYTES:
             return False
