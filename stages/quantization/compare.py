@@ -1,34 +1,25 @@
 """Every variant of a trained model, converted, loaded from its own folder, measured beside the fp32 model, and judged."""
 
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from stages.models.architecture import objective_of
 from stages.quantization.convert import convert, weight_bytes
 from stages.quantization.counts import Counts
 from stages.quantization.reload import difference
 from stages.quantization.runtimes import Session, TorchSession, load
 from stages.quantization.speed import Speed, side_by_side
 from stages.quantization.verdict import Figures, best, refusal
+from stages.quantization.yardstick import Yardstick
 
 FP32 = "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class Yardstick:
-    """What all sessions are measured on: `perplexity` of a session, a prompt (1, tokens), and how many tokens to generate after it."""
-
-    perplexity: Callable[[Session], float]
-    prompt: npt.NDArray[np.int64]
-    decode_tokens: int
+NAN_ACTIVATION = "ChooseQuantizationParams"  # stands in what torch says when it is to quantize NaN
 
 
 @dataclass(slots=True)
@@ -68,9 +59,8 @@ def compare(model: nn.Module, source: Path, place: Path, variants: Sequence[str]
     comparison = Comparison(sum(path.stat().st_size for path in source.glob("*.safetensors")))
     counts = _convert_all(model, source, place, variants, comparison)
     sessions: dict[str, Session] = {FP32: TorchSession(model), **{name: load(place / name, torch.get_num_threads()) for name in counts}}
-    perplexities = {name: yardstick.perplexity(session) for name, session in sessions.items()}
-    decode_tokens = yardstick.decode_tokens if objective_of(cast(Any, model).config) == "causal" else 0
-    speeds = side_by_side(sessions, yardstick.prompt, decode_tokens)
+    perplexities = _perplexities(sessions, yardstick)
+    speeds = side_by_side(sessions, yardstick.prompt, yardstick.decode_tokens)
     comparison.fp32_perplexity, comparison.fp32_speed = perplexities[FP32], speeds[FP32]
     for name, counted in counts.items():
         drift = difference(place / name, sessions[name], yardstick.prompt, torch.get_num_threads())
@@ -91,6 +81,21 @@ def _convert_all(model: nn.Module, source: Path, place: Path, variants: Sequence
         except torch.onnx.OnnxExporterError as error:
             comparison.refusals[name] = f"torch.onnx cannot export this model: {str(error).strip().splitlines()[0]}"
     return counts
+
+
+def _perplexities(sessions: dict[str, Session], yardstick: Yardstick) -> dict[str, float]:
+    """The perplexity of each session; NaN for a variant with a loss that is not finite, ValueError where that is so of the fp32 model itself."""
+    perplexities = {FP32: yardstick.perplexity(sessions[FP32])}
+    for name in [name for name in sessions if name != FP32]:
+        try:
+            perplexities[name] = yardstick.perplexity(sessions[name])
+        except ValueError:  # what could be wrong with the data has been found with the fp32 model
+            perplexities[name] = math.nan
+        except RuntimeError as error:
+            if NAN_ACTIVATION not in str(error):
+                raise
+            perplexities[name] = math.nan
+    return perplexities
 
 
 def publish(folder: Path, target: Path) -> None:
