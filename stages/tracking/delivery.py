@@ -1,52 +1,20 @@
-"""Brings one outbox to MLflow, from where the last delivery stopped, however often the store has to be asked."""
+"""Brings one outbox to MLflow from where the last delivery stopped; a store that does not answer raises, and everything can be said again."""
 
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from stages.tracking import curves
+from stages.tracking import curves, processes
 from stages.tracking.outbox import Event, Outbox, replace_text
 from stages.tracking.redact import clean
 from stages.tracking.store import Claim, Joined, Metric, Store, permanent
 
-LONGEST_PAUSE_SECONDS = 20.0
+BATCH_SECONDS = 2.0  # between two deliveries of a running stage
+LOG_SECONDS = 60.0  # between two uploads of what it prints
 LOG_HEAD_BYTES, LOG_TAIL_BYTES = 1 << 20, 8 << 20  # of what a stage printed; the middle of more is left out
-T = TypeVar("T")
-
-
-class GaveUp(Exception):  # noqa: N818
-    """The store did not answer in time; the outbox stays for the next command."""
-
-
-class Patience:
-    """How long to go on asking a store that does not answer: `seconds`, counted from when `counts` first says so."""
-
-    def __init__(self, seconds: float, counts: Callable[[], bool] = lambda: True) -> None:
-        self._seconds, self._counts, self._deadline = seconds, counts, float("inf")
-
-    def check(self) -> None:
-        """Raises GaveUp when it is over."""
-        if self._deadline == float("inf") and self._counts():
-            self._deadline = time.monotonic() + self._seconds
-        if time.monotonic() >= self._deadline:
-            raise GaveUp
-
-
-def insist(call: Callable[[], T], patience: Patience) -> T:
-    """Call until it succeeds; raises GaveUp when patience is over, and at once what no repetition mends."""
-    pause = 0.2
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            if permanent(error):
-                raise
-            say(f"{type(error).__name__}: {error}")
-        patience.check()
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+START: Event = {"offset": 0, "points": 0, "refused": 0, "refusals": [], "run_id": None, "end": None, "finished": False, "trouble": "", "news": []}
 
 
 class Stores:
@@ -64,51 +32,91 @@ class Stores:
             self._open[experiment] = store
         return self._open[experiment]
 
+    def answers(self, experiment: str) -> bool:
+        """Whether the experiment's store can be read now."""
+        try:
+            self.get(experiment).ping()
+        except Exception as error:  # noqa: BLE001  of whatever kind: it does not answer
+            say(f"{type(error).__name__}: {error}")
+            return False
+        return True
+
 
 class Delivery:
-    """One outbox on its way."""
+    """One outbox on its way. `state` is what the stage can read of it: how many points have arrived, whether all is done."""
 
-    def __init__(self, outbox: Outbox, stores: Stores, patience: Patience) -> None:
-        self.outbox, self._stores, self._patience = outbox, stores, patience
-        self.state: Event = {"offset": 0, "points": 0, "refused": 0, "refusals": [], "run_id": None, "end": None, "late": False, **outbox.delivered()}
-        self._opening: Event = {}
+    def __init__(self, outbox: Outbox, opening: Event, stores: Stores) -> None:
+        self.outbox, self.opening, self._stores = outbox, opening, stores
+        self.state: Event = {**START, **outbox.delivered()}
         self._joined: Joined | None = None
         self._points: list[Metric] = []
-        self._logged_bytes = 0
+        self._next, self._next_log, self._logged_bytes = 0.0, 0.0, 0
 
-    def step(self) -> bool:
+    @property
+    def over(self) -> bool:
+        """Whether the stage has ended, by its own word or by dying."""
+        return self.state["end"] is not None or not processes.alive(self.opening["process"])
+
+    def advance(self) -> None:
+        """Deliver what is due: now and then while the stage runs, everything and its end when it is over. Raises what MLflow raises."""
+        over, now = self.over, time.monotonic()
+        if over:
+            while self._step():
+                pass
+            self._finish()
+        elif now >= self._next or self.outbox.ending(self.state["offset"]):
+            self._next = now + BATCH_SECONDS
+            self._step()
+            if now >= self._next_log:
+                self._next_log = now + LOG_SECONDS
+                self._upload_log()
+
+    def trouble(self, reason: str) -> None:
+        """Let the stage know that MLflow does not answer."""
+        self.state["trouble"] = clean(reason)[:300]
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self.outbox.acknowledge(self.state)
+
+    def _step(self) -> bool:
         """Deliver what there is; False when there was nothing."""
-        events, offset = self.outbox.read(self.state["offset"])
-        for event in events:
-            self._take(event)
-        self._flush()
-        if events:
-            self.state["offset"] = offset
-            self.outbox.acknowledge(self.state)
-        return bool(events)
-
-    def finish(self) -> None:
-        """The stage has ended, by its own word or by dying: say so in the run, and give the run its status."""
-        if self.outbox.opening() is None:
-            return
         self._join()
-        end = self.state["end"] or {"status": "KILLED", "milliseconds": int(time.time() * 1000), "tags": {}}
-        self.upload_log()
-        self._tell(lambda store, run: store.end_stage(run, self._claim(), end["status"], end["milliseconds"], end["tags"]))
+        events, offset = self.outbox.read(self.state["offset"])
+        if not events:
+            return False
+        before, self._points = {**self.state}, []
+        try:
+            for event in events:
+                self._take(event)
+            self._flush()
+        except BaseException:
+            self.state = {**before, "end": self.state["end"]}  # what is said again is counted again
+            raise
+        self.state |= {"offset": offset, "trouble": ""}
+        self._acknowledge()
+        return True
 
-    def upload_log(self) -> None:
+    def _finish(self) -> None:
+        """Say in the run how the stage ended, and give the run its status."""
+        end = self.state["end"] or {"status": "KILLED", "milliseconds": int(time.time() * 1000), "tags": {}}
+        self._upload_log()
+        self._tell(lambda store, run: store.end_stage(run, self._claim(), end["status"], end["milliseconds"], end["tags"]))
+        self.state |= {"finished": True, "trouble": ""}
+        self._acknowledge()
+
+    def _upload_log(self) -> None:
         """Bring what the stage has printed so far into the run, if that has grown."""
         size = self.outbox.log.stat().st_size if self.outbox.log.is_file() else 0
-        if size == self._logged_bytes or self._joined is None:
+        if size == self._logged_bytes:
             return
-        self._logged_bytes = size
-        path = self.outbox.files / f"{self._opening['stage']}.log"
+        path = self.outbox.files / f"{self.opening['stage']}.log"
         replace_text(path, clean(_ends_of(self.outbox.log, size)))
         self._tell(lambda store, run: store.artifact(run, path, "logs"))
+        self._logged_bytes = size
 
     def _take(self, event: Event) -> None:
         kind = event["event"]
-        self._join()
         if kind == "point":
             self._points += [(name, value, event["milliseconds"], event["step"]) for name, value in event["values"].items() if not self._known(name, event)]
         elif kind == "end":
@@ -129,25 +137,26 @@ class Delivery:
             self.state["points" if taken else "refused"] += len(points)
 
     def _claim(self) -> Claim:
-        return Claim(**{name: self._opening[name] for name in ("key", "stage", "name", "process", "dvc", "workspace", "closing")})
+        return Claim(**{name: self.opening[name] for name in ("key", "stage", "name", "process", "dvc", "workspace", "closing")})
 
     def _join(self) -> None:
         """Find or open the run, once, and tell it where the stage came from."""
         if self._joined is not None:
             return
-        opening = self._opening = self.outbox.opening() or {}
-        run_id = self.state["run_id"]
-        self._joined = insist(lambda: self._store().join(self._claim(), run_id), self._patience)
-        self.state["run_id"] = self._joined.run_id
-        self.outbox.acknowledge(self.state)
+        opening = self.opening
+        joined = self._store().join(self._claim(), self.state["run_id"])
+        self.state["run_id"] = joined.run_id
+        self._acknowledge()
+        self._joined = joined
         self._tell(lambda store, run: store.describe(run, opening["params"], opening["tags"]))
         if opening["dataset"]:
             self._tell(lambda store, run: store.dataset(run, opening["dataset"]))
-        if (self.outbox.files / "environment.txt").is_file():
-            self._tell(lambda store, run: store.artifact(run, self.outbox.files / "environment.txt"))
+        environment = self.outbox.folder.parents[1] / "environment.txt"
+        if environment.is_file():
+            self._tell(lambda store, run: store.artifact(run, environment))
 
     def _store(self) -> Store:
-        return self._stores.get(self._opening["experiment"])
+        return self._stores.get(self.opening["experiment"])
 
     def _tags(self, event: Event) -> None:
         self._tell(lambda store, run: store.describe(run, {}, event["values"]))
@@ -160,10 +169,8 @@ class Delivery:
 
     def _fill(self, event: Event) -> None:
         """Figures, curves and files of a stage that DVC took from its cache, unless the stage itself has logged them in this run."""
-        joined = self._joined
-        assert joined
-        status = insist(lambda: self._store().stage_tags(joined.run_id), self._patience).get(event["stage"])
-        if status == "FINISHED":
+        assert self._joined
+        if self._store().stage_tags(self._joined.run_id).get(event["stage"]) in ("FINISHED", "CACHED"):
             return
         points = [(name, value, event["milliseconds"], 0) for name, value in event["values"].items()]
         for path, folder in event["files"]:
@@ -173,14 +180,11 @@ class Delivery:
         self._tell(lambda store, run: store.metrics(run, points))
         self._tell(lambda store, run: store.describe(run, {}, {f"stage.{event['stage']}": "CACHED"}))
 
-    def _tell(self, call: Callable[[Store, str], object]) -> bool:
-        """Call until MLflow takes it; False when it never will, which is remembered."""
-        joined = self._joined
-        assert joined
+    def _tell(self, call: Callable[[Store, str], Any]) -> bool:
+        """Tell MLflow; False when it will never take this, which is remembered. Any other failure raises."""
+        assert self._joined
         try:
-            insist(lambda: call(self._store(), joined.run_id), self._patience)
-        except GaveUp:
-            raise
+            call(self._store(), self._joined.run_id)
         except Exception as error:
             if not permanent(error):
                 raise

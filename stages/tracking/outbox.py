@@ -13,6 +13,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from stages.tracking import processes
+
+LONGEST_END = 1 << 14  # bytes of the event that ends a stage
+
 Event = dict[str, Any]
 
 
@@ -39,11 +43,19 @@ class Outbox:
         """A new one, named so that sorting by name sorts by age."""
         outbox = cls(parent / "outbox" / f"{time.time_ns():020d}-{os.getpid()}-{stage}")
         outbox.files.mkdir(parents=True)
+        (outbox.folder / "owner").write_text(processes.identity(), "utf-8")
         return outbox
 
     def writer(self) -> "Writer":
         """The stage's end of it."""
         return Writer(self._events)
+
+    def owner(self) -> str:
+        """Identity of the process that made it, before its first word."""
+        try:
+            return (self.folder / "owner").read_text("utf-8")
+        except FileNotFoundError:
+            return ""
 
     def lock(self) -> FileLock:
         """Held by whoever delivers; gone with its process."""
@@ -54,6 +66,16 @@ class Outbox:
         lock.release()
         if not self.folder.is_dir():
             Path(lock.lock_file).unlink(missing_ok=True)
+
+    def ending(self, offset: int) -> bool:
+        """Whether the last event behind byte `offset` is the stage's end."""
+        try:
+            with self._events.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(offset, end - LONGEST_END))
+                return b'\n{"event": "end"' in b"\n" + file.read()
+        except FileNotFoundError:
+            return False
 
     def points(self) -> int:
         """How many single values the stage has written."""
@@ -96,17 +118,15 @@ class Outbox:
         """Remember how far delivery has come; a crash leaves the old state or the new one."""
         replace_text(self._delivered, json.dumps(state))
 
-    def set_aside(self) -> None:
-        """Keep it for a person to look at, where no command tries it again."""
+    def set_aside(self) -> Path:
+        """Keep it for a person to look at, where no command tries it again; returns the place."""
         place = self.folder.parents[1] / "refused"
         place.mkdir(exist_ok=True)
-        self.folder.rename(place / self.folder.name)
-        Path(f"{self.folder}.lock").unlink(missing_ok=True)
+        return self.folder.rename(place / self.folder.name)
 
     def remove(self) -> None:
         """Everything was delivered."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        Path(f"{self.folder}.lock").unlink(missing_ok=True)
 
 
 def waiting(parent: Path) -> Iterator[Outbox]:

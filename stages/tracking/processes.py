@@ -1,5 +1,6 @@
 """Which process is which: an identity that a recycled process id cannot fake, and the DVC command above this one."""
 
+import hashlib
 import os
 import socket
 from pathlib import Path
@@ -24,6 +25,11 @@ def alive(name: str) -> bool:
         return identity(int(rest)) == name
     except ProcessLookupError:
         return False
+
+
+def short(name: str) -> str:
+    """An identity as part of a file's name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def _start(process_id: int) -> int:

@@ -1,139 +1,180 @@
-"""The process that tells MLflow what a stage's outbox holds: it outlives its stage, an outage and its own death lose nothing."""
+"""The process that tells MLflow what stages leave in their outboxes: it outlives its stage, and an outage or its own death loses nothing.
 
-import contextlib
-import json
+One recorder serves all stages of a DVC command, one after the other, so that only the first waits for MLflow's imports; it ends with that command.
+"""
+
 import os
-import select
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+from filelock import FileLock
 
 from stages.tracking import lineage, processes
-from stages.tracking.delivery import Delivery, GaveUp, Patience, Stores, say
-from stages.tracking.outbox import Outbox, replace_text, take, waiting
+from stages.tracking.delivery import Delivery, Stores, say
+from stages.tracking.outbox import Event, Outbox, replace_text, take, waiting
 from stages.tracking.redact import clean
 
-BATCH_SECONDS = 2.0  # between two deliveries of a running stage
-LOG_SECONDS = 60.0  # between two uploads of what it prints
-PATIENCE_SECONDS = 300.0  # for a store that does not answer, after the stage has ended
-REPLAY_PATIENCE_SECONDS = 5.0  # for the outboxes of earlier stages, which can wait for the next command
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 300.0  # for a store that does not answer, once nobody is left to work for
+LONGEST_PAUSE_SECONDS = 15.0
+POISONED_AFTER = 3  # failures in a row of one outbox, while the store answers
 
 
-def replay(stores: Stores, before: str = "~", patience: Patience | None = None) -> list[str]:
-    """Deliver the outboxes older than `before` that nobody delivers; returns one line for each. Stops where the store does not answer."""
-    patience, done = patience or Patience(REPLAY_PATIENCE_SECONDS), []
-    for outbox in waiting(stores.home):
-        lock = outbox.lock()
-        if outbox.folder.name >= before or not take(lock):
-            continue
+class Recorder:
+    """Delivers the outboxes of one family of stages, and those that a dead stage has left."""
+
+    def __init__(self, home: Path, family: str) -> None:
+        self.home, self.family, self.stores = home, family, Stores(home)
+        self.news: list[str] = []
+        self._deliveries: dict[str, Delivery] = {}
+        self._locks: dict[str, FileLock] = {}
+        self._failures: dict[str, int] = {}
+        self._held_back = False
+
+    def round(self) -> bool:
+        """Give every outbox its turn, the oldest first; False when the store does not answer."""
+        self._held_back = False
+        for outbox in waiting(self.home):
+            delivery = self._delivery(outbox)
+            if delivery is not None and not self._deliver(delivery):
+                return False
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be delivered."""
+        return self._held_back or any(not delivery.state["finished"] for delivery in self._deliveries.values())
+
+    def serve(self) -> None:
+        """Rounds until nobody is left to work for."""
+        pause, alone_since = POLL_SECONDS, float("inf")
+        while True:
+            answered = self.round()
+            pause = POLL_SECONDS if answered else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            alone = not self._employed()
+            if alone and (answered and not self.busy):
+                break
+            alone_since = min(alone_since, time.monotonic()) if alone else float("inf")
+            if time.monotonic() - alone_since > PATIENCE_SECONDS:
+                break
+            time.sleep(pause)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of every outbox."""
+        for name, lock in self._locks.items():
+            Outbox(self.home / "outbox" / name).unlock(lock)
+
+    def _employed(self) -> bool:
+        """Whether more may come: the DVC command lives, or a stage does."""
+        return processes.alive(self.family) or any(processes.alive(delivery.opening["process"]) for delivery in self._deliveries.values())
+
+    def _delivery(self, outbox: Outbox) -> Delivery | None:
+        """The outbox's delivery, if it is ours to deliver: of our family or of a dead stage, and in nobody else's hands."""
+        name = outbox.folder.name
+        if name in self._deliveries:
+            return self._deliveries[name]
+        opening = outbox.opening()
+        if opening is None:
+            self._clear(outbox)
+            return None
+        if not self._is_family(opening) and processes.alive(opening["process"]):
+            return None
+        if self._waits(outbox, opening) or not take(lock := outbox.lock()):
+            self._held_back = True
+            return None
+        self._locks[name], self._deliveries[name] = lock, Delivery(outbox, opening, self.stores)
+        return self._deliveries[name]
+
+    def _is_family(self, opening: Event) -> bool:
+        return self.family in (opening["dvc"], opening["process"])
+
+    def _waits(self, outbox: Outbox, opening: Event) -> bool:
+        """Whether another recorder is still at an earlier stage of the same experiment: its stages must arrive in order."""
+        for earlier in waiting(self.home):
+            name = earlier.folder.name
+            if name >= outbox.folder.name:
+                return False
+            found = None if name in self._deliveries else earlier.opening()
+            if found and found["key"] == opening["key"] and not processes.alive(found["process"]):
+                return True
+        return False
+
+    def _clear(self, outbox: Outbox) -> None:
+        """Remove the outbox of a stage that died before its first word."""
+        if not processes.alive(outbox.owner()):
+            outbox.remove()
+
+    def _deliver(self, delivery: Delivery) -> bool:
+        """Its turn; False when the store does not answer."""
+        name = delivery.outbox.folder.name
         try:
-            done += _replay(outbox, stores, patience)
-        finally:
-            outbox.unlock(lock)
-    return done
+            if not delivery.state["finished"]:
+                delivery.advance()
+                self._tell_news(delivery)
+            self._failures.pop(name, None)
+            self._bury(delivery)
+        except Exception as error:  # noqa: BLE001  whatever a store raises, the stage's words are kept
+            say(f"{name}: {type(error).__name__}: {error}")
+            return self._failed(delivery, f"{type(error).__name__}: {error}")
+        return True
+
+    def _tell_news(self, delivery: Delivery) -> None:
+        """What a person should know goes out with the next stage that ends."""
+        self.news += [f"run {name} was RUNNING though its process is gone; it is KILLED now" for name in self.stores.repaired]
+        self.stores.repaired.clear()
+        opening, state = delivery.opening, delivery.state
+        if not state["finished"]:
+            return
+        if state["end"] is None:
+            self.news.append(f"{opening['stage']} of run {opening['name']} died; the run is KILLED, with its {state['points']} points")
+        elif not self._is_family(opening):
+            self.news.append(f"{opening['stage']} of run {opening['name']} was not sent completely; its {state['points']} points are in MLflow now")
+        if self.news and processes.alive(opening["process"]):
+            state["news"], self.news = self.news, []
+            delivery.outbox.acknowledge(state)
+
+    def _bury(self, delivery: Delivery) -> None:
+        """Remove an outbox that is delivered and that its stage no longer looks at."""
+        name = delivery.outbox.folder.name
+        if delivery.state["finished"] and not processes.alive(delivery.opening["process"]):
+            delivery.outbox.remove()
+            delivery.outbox.unlock(self._locks.pop(name))
+            del self._deliveries[name]
+
+    def _failed(self, delivery: Delivery, reason: str) -> bool:
+        """Whether the fault lies in this outbox alone: then it is put aside in the end. Otherwise the store does not answer."""
+        name = delivery.outbox.folder.name
+        if not self.stores.answers(delivery.opening["experiment"]):
+            delivery.trouble(reason)
+            return False
+        self._failures[name] = self._failures.get(name, 0) + 1
+        if self._failures[name] >= POISONED_AFTER and delivery.over:
+            self.news.append(f"{name} could not be sent ({clean(reason)[:200]}) and lies in {delivery.outbox.set_aside()}")
+            delivery.outbox.unlock(self._locks.pop(name))
+            del self._deliveries[name]
+        return True
 
 
-def _replay(outbox: Outbox, stores: Stores, patience: Patience) -> list[str]:
-    """Deliver one outbox whose stage is over; what cannot be understood is put aside."""
-    opening = outbox.opening()
-    if opening is not None and processes.alive(opening["process"]):
-        return []
-    delivery = Delivery(outbox, stores, patience)
-    before = delivery.state["points"]
-    try:
-        while delivery.step():
-            pass
-        delivery.finish()
-    except GaveUp:
-        raise
-    except Exception as error:  # noqa: BLE001  one bad outbox must not stop the others
-        say(f"{outbox.folder.name}: {type(error).__name__}: {error}")
-        outbox.set_aside()
-        return [f"{outbox.folder.name} could not be sent and lies in .underbudget/refused"]
-    outbox.remove()
-    return [f"sent late: {delivery.state['points'] - before} points of {opening['stage']}, run {opening['name']}"] if opening else []
+def lock_of(home: Path, family: str) -> FileLock:
+    """Held by the family's recorder while it lives."""
+    return FileLock(home / f"recorder-{processes.short(family)}.lock", thread_local=False)
 
 
-def await_earlier(outbox: Outbox, home: Path, key: str, patience: Patience) -> None:
-    """Wait for recorders of earlier stages of the same experiment that are still at it, so that its stages arrive in order."""
-    for earlier in waiting(home):
-        opening = earlier.opening() if earlier.folder.name < outbox.folder.name else None
-        if opening is None or opening["key"] != key or processes.alive(opening["process"]):
-            continue
-        lock = earlier.lock()
-        while not take(lock):
-            patience.check()
-            time.sleep(0.2)
-        earlier.unlock(lock)
-
-
-def follow(outbox: Outbox, living: "Living", stores: Stores) -> dict[str, Any]:
-    """Deliver a living stage's outbox until the stage ends; returns what to tell its person."""
-    patience = Patience(PATIENCE_SECONDS, living.ended)
-    opening = living.opening()
-    if opening is None:  # it died before its first word
-        outbox.remove()
-        return {}
-    replayed: list[str] = []
-    with contextlib.suppress(GaveUp):
-        replayed = replay(stores, before=outbox.folder.name)
-    await_earlier(outbox, stores.home, opening["key"], patience)
-    delivery = Delivery(outbox, stores, patience)
-    next_log = time.monotonic() + LOG_SECONDS
-    while not living.wait(BATCH_SECONDS):
-        delivery.step()
-        if time.monotonic() > next_log:
-            delivery.upload_log()
-            next_log = time.monotonic() + LOG_SECONDS
-    while delivery.step():
-        pass
-    delivery.finish()
-    outbox.remove()
-    return {**delivery.state, "repaired": stores.repaired, "replayed": replayed}
-
-
-class Living:
-    """Whether the stage at the other end of standard input is there: it holds the pipe open, and no child of its own keeps it so."""
-
-    def __init__(self, outbox: Outbox, pipe: int) -> None:
-        self._outbox, self._pipe, self._closed = outbox, pipe, False
-
-    def opening(self) -> dict[str, Any] | None:
-        """The stage's first event; None when it ended without one."""
-        while (opening := self._outbox.opening()) is None and not self._closed:
-            self.wait(0.05)
-        return opening
-
-    def wait(self, seconds: float) -> bool:
-        """True as soon as the stage has ended, False after `seconds`."""
-        if not self.ended():
-            select.select([self._pipe], [], [], seconds)
-        return self.ended()
-
-    def ended(self) -> bool:
-        """Whether the stage has closed its end or died."""
-        if not self._closed and select.select([self._pipe], [], [], 0)[0]:
-            self._closed = os.read(self._pipe, 1) == b""
-        if not self._closed:
-            opening = self._outbox.opening()
-            self._closed = opening is not None and not processes.alive(opening["process"])
-        return self._closed
-
-
-def main(folder: str) -> None:
-    """Deliver the outbox `folder`; standard output gets one object of JSON for the stage."""
-    outbox = Outbox(Path(folder))
-    home = outbox.folder.parents[1]
+def main(home: Path, family: str) -> None:
+    """Serve `family`: a DVC command, or one stage without such a parent. Ends at once when that one has a recorder."""
     os.chdir(home.parent)  # where a relative MLFLOW_TRACKING_URI points, and a folder that outlives a temporary copy
-    with outbox.lock():
-        replace_text(outbox.files / "environment.txt", clean(lineage.environment()))
-        result: dict[str, Any] = {"gave_up": True}
-        with contextlib.suppress(GaveUp):
-            result = follow(outbox, Living(outbox, sys.stdin.fileno()), Stores(home))
-    with contextlib.suppress(BrokenPipeError):  # nobody waits any more
-        os.write(1, json.dumps(result).encode())
+    lock = lock_of(home, family)
+    if not take(lock):
+        return
+    replace_text(home / "environment.txt", clean(lineage.environment()))
+    try:
+        Recorder(home, family).serve()
+    finally:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]), sys.argv[2])

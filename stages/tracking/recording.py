@@ -1,74 +1,59 @@
-"""The stage's hold on its recorder process: start it, start it again if it dies, wait for it a little at the end."""
+"""The stage's hold on its recorder: start one when none is there, and wait for it a little at the end."""
 
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from stages.tracking.outbox import Outbox
+from stages.tracking.outbox import Outbox, take
+from stages.tracking.recorder import lock_of
 
-WAIT_SECONDS = 10.0  # at the end of a stage; after that the recorder goes on alone
-MOST_RESTARTS = 3
+WAIT_SECONDS = 10.0  # at the end of the last stage, or of a failed one; after that the recorder goes on alone
+PASSING_SECONDS = 1.0  # at the end of a stage that others follow, while which it goes on
+TROUBLED_SECONDS = 2.0  # where MLflow does not answer
+MOST_STARTS = 4
+POLL_SECONDS = 0.03
 
 
 class Recording:
-    """A recorder at work on `outbox`, in a session of its own: neither Ctrl-C nor the end of the stage reaches it."""
+    """What the stage sees of the process that serves its family, in a session of its own: neither Ctrl-C nor the end of the stage reaches it."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox, self._restarts = outbox, 0
-        self._process = self._start()
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        with (self._outbox.folder.parents[1] / "recorder.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "stages.tracking.recorder", str(self._outbox.folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=Path(__file__).resolve().parents[2],
-                start_new_session=True,
-            )
+    def __init__(self, outbox: Outbox, family: str) -> None:
+        self._outbox, self._family, self._starts = outbox, family, 0
+        self._home = outbox.folder.parents[1]
+        self.check()
 
     def check(self) -> None:
-        """Start a new recorder when this one has died; it goes on where that one stopped."""
-        if self._process.poll() is not None and self._restarts < MOST_RESTARTS:
-            self._restarts += 1
-            self._close()
-            self._process = self._start()
+        """Start a recorder when there is none; it goes on where the one before stopped."""
+        lock = lock_of(self._home, self._family)
+        if self._starts >= MOST_STARTS or not take(lock):
+            return
+        lock.release()
+        self._starts += 1
+        with (self._home / "recorder.log").open("ab") as log:
+            command = [sys.executable, "-m", "stages.tracking.recorder", str(self._home), self._family]
+            package = Path(__file__).resolve().parents[2]
+            nothing = subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=log, cwd=package, start_new_session=True)
 
-    def wait(self) -> list[str]:
-        """Tell the recorder that the stage is over, wait for it, and return what a person should know."""
-        began = time.monotonic()
+    def wait(self, passing: bool) -> list[str]:
+        """Wait until everything is in MLflow, within bounds; returns what a person should know. `passing`: other stages of the command follow."""
         self.check()
-        try:
-            out, _ = self._process.communicate(timeout=WAIT_SECONDS)
-            result = json.loads(out or b"{}")
-        except subprocess.TimeoutExpired:
-            self._close()
-            return [f"MLflow has not answered for {time.monotonic() - began:.0f} s; {self._left()} in the background"]
-        except ValueError:
-            result = {}
-        if not result or result.get("gave_up"):
-            log = self._outbox.folder.parents[1] / "recorder.log"
-            return [f"not everything reached MLflow ({log}); {self._left()} by the next command, or now: python -m stages.replay"]
-        return _news(result)
+        limit = PASSING_SECONDS if passing else WAIT_SECONDS
+        began, troubled = time.monotonic(), 0.0
+        while not (state := self._outbox.delivered()).get("finished"):
+            now = time.monotonic()
+            troubled = (troubled or now) if state.get("trouble") else 0.0
+            if now - began > limit or (troubled and now - troubled > TROUBLED_SECONDS):
+                return [] if passing and not troubled else [self._late(state.get("trouble", ""))]
+            time.sleep(POLL_SECONDS)
+        refused = [f"MLflow refused {state['refused']} points"] if state["refused"] else []
+        return [*state["news"], *refused, *(f"MLflow refused: {reason}" for reason in state["refusals"])]
 
-    def _left(self) -> str:
-        """How much is still to be sent, and from where."""
+    def _late(self, trouble: str) -> str:
+        """How much is still to be sent, and how that comes about."""
         written, sent = self._outbox.points(), int(self._outbox.delivered().get("points", 0))
-        return f"{max(written - sent, 0)} of {written} points wait in {self._outbox.folder} and are sent"
-
-    def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
-
-
-def _news(result: dict[str, Any]) -> list[str]:
-    """What the recorder did besides its work."""
-    lines = [*result.get("replayed", ()), *(f"run {name} was RUNNING though its process is gone; it is KILLED now" for name in result.get("repaired", ()))]
-    if result.get("refused"):
-        lines.append(f"MLflow refused {result['refused']} points")
-    return lines + [f"MLflow refused: {reason}" for reason in result.get("refusals", ())]
+        left = f"{max(written - sent, 0)} of {written} points are not there yet"
+        if trouble:
+            return f"MLflow does not answer ({trouble}); {left}. They are kept and sent by the next command, or by: python -m stages.replay"
+        return f"MLflow needs longer than {WAIT_SECONDS:.0f} s; {left} and are sent in the background"

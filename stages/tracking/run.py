@@ -50,7 +50,8 @@ class Run:
     def __enter__(self) -> Self:
         with self.timed("tracking"):
             self._outbox = _outbox(self.name)
-            self._writer, self._recording = self._outbox.writer(), Recording(self._outbox)
+            self._dvc = processes.dvc_command()
+            self._writer, self._recording = self._outbox.writer(), Recording(self._outbox, self._dvc or processes.identity())
             self._tee = Tee(self._outbox.log)
             contents, pipeline = Contents(), stages()
             self.key = key(self.params, contents, pipeline)
@@ -70,7 +71,7 @@ class Run:
             stage=self.name,
             name=self.title,
             process=processes.identity(),
-            dvc=processes.dvc_command(),
+            dvc=self._dvc,
             workspace=str(Path.cwd()),
             closing=self.closing,
             experiment=self.experiment,
@@ -207,7 +208,7 @@ class Run:
         self._writer.close()
         self._tee.close()
         with self.timed("waiting"):  # for the recorder; MLflow cannot know it, so it stands in the file alone
-            news = self._recording.wait()
+            news = self._recording.wait(passing=bool(self._dvc) and status == "FINISHED" and not self.closing)
         if self._report is not None:
             self._save_report()
         for line in news:

@@ -106,6 +106,10 @@ class Store:
             self.client = MlflowClient(uri(home))
             self.experiment_id = self._experiment(experiment)
 
+    def ping(self) -> None:
+        """Read something small."""
+        self.client.get_experiment(self.experiment_id)
+
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
