@@ -54,7 +54,8 @@ class Training:
         self._progress = Progress("train", setup.length.amount, setup.length.unit)
         self.summary = Summary()
         self._step: Step | None = None  # the last one taken
-        self._unread: Step | None = None  # on a GPU a step is read while the next one runs
+        self._late = setup.device.type != "cpu"  # read a step while the device works on the next
+        self._unread: Step | None = None
         self._tokens, self._seconds = 0, 0.0  # since the last point of the curves
         self._figures: dict[str, float] = {}
 
@@ -67,6 +68,8 @@ class Training:
             self._finish()
         except NonFiniteError as error:
             self._run.point(error.step, {error.figure: math.nan, "skipped_steps": error.skipped_steps})
+            best = f"those of the best validation, after step {self.summary.best_step}, stay in {BEST}" if self.summary.best_step else "none had been kept yet"
+            print(f"train: stopped at step {error.step}; of the weights, {best}")
             raise
         return done
 
@@ -74,7 +77,7 @@ class Training:
         """What happens after every step."""
         self._step = step
         self.summary.time(step)
-        due, self._unread = (step, None) if self._setup.device.type == "cpu" else (self._unread, step)
+        due, self._unread = (self._unread, step) if self._late else (step, None)
         if due is not None:
             self._read(due)
         if step.index % self._setup.params.train.validation_interval == 0:
@@ -133,8 +136,7 @@ class Training:
 
     def _finish(self) -> None:
         """The end is always read and validated."""
-        if self._step is None:
-            raise ValueError("no step was taken: no micro-batch holds a token to predict; raise model.masked_share or train.batch_size")
+        assert self._step is not None, "the blocks of every split hold something to predict"
         if self._unread is not None:
             self._read(self._unread)
         if self._seconds:

@@ -10,7 +10,7 @@ from stages.training.optimizer import is_fused
 from stages.training.step import NonFiniteError
 
 CHECK_INTERVAL = 100  # steps between two checks where a check waits for the device and nobody reads a loss
-ADVICE = "training stops, and the weights are those before it: lower train.learning_rate, lengthen train.warmup or set train.clip_norm"
+ADVICE = "lower train.learning_rate, lengthen train.warmup or set train.clip_norm"
 
 
 class Guard:
@@ -51,13 +51,13 @@ class Guard:
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
         if not math.isfinite(loss):
-            self._fail(step, "loss", f"the loss of step {step} is {loss}; {ADVICE}")
+            self._fail(step, "loss", f"the loss of step {step} is {loss}; training stops before its update: {ADVICE}")
         elif math.isfinite(norm):
             self._skipped_in_a_row = 0
         elif self.scaled:
             self._skip(step)
         else:
-            self._fail(step, "grad_norm", f"the gradient norm of step {step} is {norm}; {ADVICE}")
+            self._fail(step, "grad_norm", f"the gradient norm of step {step} is {norm}; training stops before its update: {ADVICE}")
 
     def _skip(self, step: int) -> None:
         self.skipped_steps += 1

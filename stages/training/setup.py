@@ -109,7 +109,6 @@ def prepare(params: Params, meta: Meta, tokens_folder: Path = TOKENS_FOLDER) -> 
     """Build and check everything that a training of `params` on the tokens of `meta` needs. Raises ValueError for every fault that can be known now."""
     device, train = devices.resolve(params.device), params.train
     blocks = {split: _blocks(params, meta, tokens_folder, split) for split in ("train", "validation")}
-    _check_validation(blocks["validation"], train)
     precisions.allow_tf32(train.tf32)
     model = build(params.model, vocab_size=meta.vocab_size, end_of_text=meta.end_of_text, pad_token=meta.pad_token, seed=params.seed)
     precision = precisions.resolve(train.precision, device, sum(parameter.numel() for parameter in model.parameters()))
@@ -149,15 +148,6 @@ def _blocks(params: Params, meta: Meta, tokens_folder: Path, split: Split) -> Bl
         masked_share=params.model.masked_share,
         partial=split == "validation",
     )
-
-
-def _check_validation(blocks: Blocks, train: Train) -> None:
-    """Refuse a validation that would have nothing to predict, as a few tokens of a masked model may."""
-    if not any(batch.predicted for batch in ordered(blocks, train.batch_size, train.validation_tokens)):
-        raise ValueError(
-            f"nothing is to be predicted in the validation split ({blocks.shard.tokens} tokens, train.validation_tokens {train.validation_tokens}, "
-            f"model.masked_share {blocks.masked_share}); hold out more in data.validation or raise one of these"
-        )
 
 
 def _accumulation(train: Train) -> int | DynamicAccumulation:
