@@ -131,7 +131,8 @@ def _with_blanks(tokenizer: Any, hidden: list[int], places: list[int]) -> str:
 
 def markdown(found: Sequence[Continuation | Filling]) -> str:
     """The samples as a page; text stands in fences, so that no character of it is taken for markup."""
-    return "# Samples\n\n" + "\n".join(_continued(each) if isinstance(each, Continuation) else _filled(each) for each in found)
+    pages = [_continued(each) if isinstance(each, Continuation) else _filled(each) for each in found]
+    return "# Samples\n\n" + "\n".join(pages or ["There are no prompts in evaluate.samples.prompts.\n"])
 
 
 def _continued(sample: Continuation) -> str:

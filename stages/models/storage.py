@@ -22,6 +22,8 @@ def save(model: nn.Module, folder: Path, tokenizer_folder: Path) -> None:
     network = unwrap(model)
     logging.disable_progress_bar()
     temporary, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
     for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -74,6 +74,16 @@ def test_what_a_killed_write_left_is_no_hindrance(tmp_path: Path, tokenizer: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "tokenizer"]
 
 
+def test_a_write_killed_between_two_renames_has_lost_nothing(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(network(seed=1), tmp_path / "model", tokenizer)
+    before = contents(tmp_path / "model")
+    (tmp_path / "model").rename(tmp_path / ".model.old")
+    monkeypatch.setattr("shutil.copyfile", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save(network(seed=2), tmp_path / "model", tokenizer)
+    assert contents(tmp_path / "model") == before
+
+
 def test_a_missing_model_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dvc repro train"):
         load(tmp_path / "model")
@@ -83,7 +93,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path, tokenizer: Path) -> None:
     save(network(), tmp_path / "model", tokenizer)
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="model.safetensors"):
+    with pytest.raises(ValueError, match="readable model"):
         load(tmp_path / "model")
 
 
