@@ -74,7 +74,7 @@ def fit(
         with record_function("optimizer"):
             scaler.unscale_(optimizer)
             norm = global_norm(parameters)
-            guard.observe(done.steps, summed, norm)
+            figures = guard.observe(done.steps, summed, norm)
             clip(parameters, norm, clip_norm)
             done.seconds = time.perf_counter() - began
             rate = set_learning_rate(optimizer, learning_rate((before + length.progress(done)) / 2))
@@ -92,8 +92,7 @@ def fit(
             accumulation_steps=len(group),
             progress=length.progress(done),
             seconds=time.perf_counter() - ended,
-            _summed=summed,
-            _norm=norm,
+            _figures=figures,
             _guard=guard,
         )
         done.tell(on_step, step)

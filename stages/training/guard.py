@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stages.training.optimizer import is_fused
+from stages.training.readback import Readback
 from stages.training.step import NonFiniteError
 
 CHECK_INTERVAL = 100  # steps between two checks where a check waits for the device and nobody reads a loss
@@ -14,7 +15,7 @@ ADVICE = "lower train.learning_rate, lengthen train.warmup or set train.clip_nor
 
 
 class Guard:
-    """Keeps each step's loss and gradient norm on the device until `check` reads them all at once and raises NonFiniteError for the first bad one.
+    """Keeps each step's loss and gradient norm on the device until `check` reads them and raises NonFiniteError for the first bad one.
 
     The bad step's update, and any after it, never reach the weights: where a look is free (CPU) or nothing else helps, each step is checked before its
     update; else the fused optimizer is told on the device to leave the weights alone. `scaled`: a gradient scaler is at work, so a gradient that is not
@@ -28,26 +29,24 @@ class Guard:
         self._skipped_in_a_row = 0
         self._optimizer = optimizer
         self._at_once = device.type == "cpu" or not (scaled or is_fused(optimizer))
-        self._pending: list[tuple[int, Tensor]] = []
+        self._pending: dict[int, Readback] = {}  # by step
         self._frozen = torch.zeros((), dtype=torch.bool, device=device)
 
-    def observe(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """Note the loss and gradient norm (scalars on the device) of step number `step`, between its backward and its update."""
-        self._pending.append((step, torch.stack((loss, norm))))
+    def observe(self, step: int, loss: Tensor, norm: Tensor) -> Readback:
+        """Note the loss and gradient norm (scalars on the device) of step number `step`, between its backward and its update; returns the two."""
+        figures = self._pending[step] = Readback(torch.stack((loss, norm)))
         if self._at_once or len(self._pending) >= CHECK_INTERVAL:
             self.check()
         elif not self.scaled:
             self._frozen = self._frozen | ~torch.isfinite(loss + norm)
             self._optimizer.found_inf = self._frozen.float()  # type: ignore[attr-defined]  # the fused kernel's own switch, which GradScaler uses too
+        return figures
 
-    def check(self) -> None:
-        """Wait for the device and raise NonFiniteError if a step so far went wrong."""
-        if not self._pending:
-            return
-        steps, values = [step for step, _ in self._pending], torch.stack([value for _, value in self._pending]).tolist()
-        self._pending.clear()
-        for step, (loss, norm) in zip(steps, values, strict=True):
-            self._judge(step, loss, norm)
+    def check(self, last: int | None = None) -> None:
+        """Wait for the steps so far, up to number `last`, and raise NonFiniteError if one of them went wrong."""
+        for step in list(self._pending):
+            if last is None or step <= last:
+                self._judge(step, *self._pending.pop(step).read())
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
         if not math.isfinite(loss):

@@ -64,4 +64,3 @@ def allow_tf32(allowed: bool) -> None:
     """Let fp32 matmuls on CUDA use TensorFloat-32 (10 bits of mantissa), or not; nothing changes elsewhere."""
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high" if allowed else "highest")
-        torch.backends.cudnn.allow_tf32 = allowed

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from stages.data.batches import Batch
+from stages.training.readback import Readback
 
 if TYPE_CHECKING:
     from stages.training.guard import Guard
@@ -32,7 +31,7 @@ class NonFiniteError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer update. Everything is a host number but `loss` and `grad_norm`: reading them waits for the device, so read them when wanted.
+    """One optimizer update. Everything is a host number but `loss` and `grad_norm`: reading them waits for the device to get there, so read them when wanted.
 
     `index` counts from 1, `tokens` are those this step read, `total_tokens` those of all steps so far, `predicted` the tokens its loss averages
     over, `progress` the share of the length (0 to 1) that is done after it, `seconds` the wall time since the previous `on_step` returned.
@@ -47,25 +46,24 @@ class Step:
     accumulation_steps: int
     progress: float
     seconds: float
-    _summed: Tensor = field(repr=False)
-    _norm: Tensor = field(repr=False)
+    _figures: Readback = field(repr=False)  # summed loss, gradient norm
     _guard: "Guard" = field(repr=False)
 
     def check(self) -> None:
-        """Wait for the device; raises NonFiniteError when this or an earlier step went wrong."""
-        self._guard.check()
+        """Wait for this step; raises NonFiniteError when this or an earlier step went wrong."""
+        self._guard.check(self.index)
 
     @property
     def loss(self) -> float:
         """Nats per predicted token of the whole step. Raises NonFiniteError as `check` does."""
         self.check()
-        return self._summed.item() / self.predicted
+        return self._figures.read()[0] / self.predicted
 
     @property
     def grad_norm(self) -> float:
         """Global norm of the unscaled gradient before clipping; infinite where `skipped`. Raises NonFiniteError as `check` does."""
         self.check()
-        return self._norm.item()
+        return self._figures.read()[1]
 
     @property
     def skipped(self) -> bool:

@@ -112,8 +112,9 @@ def test_reading_a_loss_finds_the_bad_step():
     guard = Later(make_adamw(make_model()), CPU, scaled=False, max_skipped_steps=2)
     for step, loss in enumerate((1.0, math.nan, 1.0), 1):
         guard.observe(step, torch.tensor(loss), torch.tensor(1.0))
+    guard.check(1)
     with pytest.raises(NonFiniteError, match="step 2 "):
-        guard.check()
+        guard.check(2)
 
 
 def test_what_waits_to_be_looked_at_stays_bounded():

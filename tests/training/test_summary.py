@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stages.training.guard import Guard
+from stages.training.readback import Readback
 from stages.training.step import Fit, Step
 from stages.training.summary import Summary
 from tests.training.made import make_adamw, make_model
@@ -14,7 +15,7 @@ from tests.training.made import make_adamw, make_model
 def make_step(index, seconds=1.0, loss=2.0):
     guard = Guard(make_adamw(make_model()), torch.device("cpu"), scaled=False, max_skipped_steps=1)
     settings = {"learning_rate": 0.1, "tokens": 10, "total_tokens": 10 * index, "epoch": 0, "accumulation_steps": 1, "progress": 0.5}
-    return Step(index=index, predicted=5, seconds=seconds, _summed=torch.tensor(5 * loss), _norm=torch.tensor(1.0), _guard=guard, **settings)
+    return Step(index=index, predicted=5, seconds=seconds, _figures=Readback(torch.tensor([5 * loss, 1.0])), _guard=guard, **settings)
 
 
 def test_figures():
