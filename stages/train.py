@@ -31,6 +31,8 @@ def main() -> None:
         from stages.training import device, setup
 
         meta = read_meta()
+        if not TOKENIZER.is_dir():
+            raise ValueError(f"{TOKENIZER} is missing, and the weights are kept together with it; run `dvc repro tokenize`")
         with MemoryWatch(device.resolve(params.device)) as watch:
             ready = setup.prepare(params, meta)
             with Training(run, ready, watch) as training:
@@ -88,6 +90,8 @@ class Training:
         self._seconds += step.seconds
         if always or step.index == 1 or step.index % self._setup.params.train.log_interval == 0:
             self._point(step)
+        if self.summary.validated_step:
+            self._figures["validation_loss"] = self.summary.validation_loss
         self._progress.update(step.progress * self._setup.length.amount, step=step.index, **self._figures)
 
     def _point(self, step: "Step") -> None:

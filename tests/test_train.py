@@ -240,3 +240,14 @@ def test_dynamic_accumulation_shows_in_the_points(workspace):
     dynamic = {"max_steps": 4, "patience": 1, "min_improvement": 10.0}  # no gain is ever enough
     _, points = run_training(workspace({"train": {"dynamic_accumulation": dynamic, "validation_interval": 1, "max_tokens": 1536}}))
     assert [values["accumulation_steps"] for _, values in points if "loss" in values][:4] == [1, 1, 2, 4]
+
+
+@pytest.mark.slow  # MLflow makes its store
+def test_without_a_tokenizer_nothing_is_trained(workspace, monkeypatch, capfd):
+    workspace()
+    Path("data/tokenizer/tokenizer.json").unlink()
+    Path("data/tokenizer").rmdir()
+    with pytest.raises(SystemExit):
+        train.main()
+    assert "data/tokenizer is missing" in capfd.readouterr().err
+    assert not Path("plots").exists()
