@@ -1,11 +1,14 @@
 """The network that params.yaml asks for: from scratch by its sizes, or from pretrained weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PreTrainedModel
 
 from stages.models.architecture import config_class, model_class
-from stages.models.heads import has_plain_head
+from stages.models.forward import has_plain_head
 from stages.models.pretrained import load_pretrained
 from stages.models.sizes import check_sizes, scratch_config, set_behaviour
 from stages.params import Model
@@ -21,11 +24,22 @@ def build(model: Model, *, vocab_size: int, end_of_text: int, pad_token: int, se
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _from_scratch(model, vocab_size, end_of_text, pad_token) if model.init == "scratch" else load_pretrained(model, vocab_size)
-    if model.objective == "causal":
-        _check_causal(network.eval())
-    has_plain_head(network)  # an architecture whose head cannot be told from its body is refused here, not in the first step
+        with _plain_words(model):
+            network = _from_scratch(model, vocab_size, end_of_text, pad_token) if model.init == "scratch" else load_pretrained(model, vocab_size)
+            if model.objective == "causal":
+                _check_causal(network.eval())
+            has_plain_head(network)  # an architecture whose head cannot be told from its body is refused here, not in the first step
     return network.train()
+
+
+@contextmanager
+def _plain_words(model: Model) -> Iterator[None]:
+    """What an architecture stumbles over when its sizes are not the usual ones, as the user's choice to change."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError, IndexError, AssertionError) as error:
+        what = f"model.architecture: {model.architecture!r} cannot be built or run with these sizes"
+        raise ValueError(f"{what} ({type(error).__name__}: {error}); choose one such as gpt2, llama or bert") from error
 
 
 def _from_scratch(model: Model, vocab_size: int, end_of_text: int, pad_token: int) -> PreTrainedModel:
@@ -34,7 +48,10 @@ def _from_scratch(model: Model, vocab_size: int, end_of_text: int, pad_token: in
     kind = model_class(model.objective, config)
     if model.attention == "sdpa" and not kind._supports_sdpa:
         raise ValueError(f"model.attention: 'sdpa', but {kind.__name__} has no fused attention in transformers; set model.attention: eager")
-    network = kind(config)
+    try:
+        network = kind(config)
+    except ValueError as error:
+        raise ValueError(f"model.architecture: {model.architecture!r} refuses the sizes of params.yaml: {error}") from None
     check_sizes(network, model, vocab_size)
     return network
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
 from stages.models.architecture import model_class, objective_of
-from stages.models.heads import unwrap
+from stages.models.forward import unwrap
 
 
 def save(model: nn.Module, folder: Path, tokenizer_folder: Path) -> None:

@@ -24,7 +24,7 @@ ALSO = [
     ("mistral", "causal"),
     ("bert", "causal"),
 ]
-SCALED = [("cohere", "causal"), ("granite", "causal")]  # logits are scaled behind the head
+SCALED = [("cohere", "causal"), ("granite", "causal"), ("esm", "masked")]  # logits are scaled behind the head, or get their bias there
 CAPPED = ("gemma2", "causal")  # logits are capped behind the head; eager attention only
 ALL = TESTED + ALSO + SCALED
 
