@@ -77,11 +77,13 @@ def check_filled(documents: dict[Split, int], data: Data, source: Source) -> Non
         )
 
 
-def _remedy(split: str, total: int, data: Data, source: Source) -> str:
+def _remedy(split: Split, total: int, data: Data, source: Source) -> str:
     smaller = {"file": "paragraph", "paragraph": "line"}.get(data.document)
     texts = any(unit.path is not None and ".txt" in unit.path.name for unit in source.units)
     finer = f"`-S data.document={smaller}` makes more documents of them, " if smaller and texts else ""
-    raised = f"a larger share such as `-S data.{split}={max(0.05, min(0.4, round(5 / max(total, 1), 2)))}` takes more of them, "
+    share = getattr(data, split)
+    larger = min(0.45, max(5 / max(total, 1), 2 * share if isinstance(share, float) else 0.0))
+    raised = f"a larger share such as `-S data.{split}={larger:.2g}` takes more of them, "
     return f"{finer}{raised}or names (data.{split}: [...]) choose {source.kind}s"
 
 

@@ -79,7 +79,7 @@ def make(settings: params.Tokenizer, texts: Iterable[list[str]], folder: Path) -
 
 
 def _save(tokenizer: Tokenizer, folder: Path, special: dict[str, str]) -> None:
-    tokenizer.save(str(folder / MAIN_FILE))
+    (folder / MAIN_FILE).write_text(tokenizer.to_str(pretty=True), "utf-8")  # save() hides what the file system says
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
@@ -102,9 +102,8 @@ def _bring(source: Path, name: str, folder: Path) -> None:
     try:
         AutoTokenizer.from_pretrained(str(source), local_files_only=True, trust_remote_code=False).save_pretrained(str(folder))
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ValueError(
-            f"tokenizer.source {name} holds no tokenizer that transformers can load ({error}); it needs tokenizer.json and tokenizer_config.json"
-        ) from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"tokenizer.source {name} holds no tokenizer that transformers can load ({reason}); it needs {MAIN_FILE} and {CONFIG_FILE}") from None
     if not (folder / MAIN_FILE).is_file():
         raise ValueError(f"tokenizer.source {name} has no fast version (tokenizer.json); save one with AutoTokenizer.from_pretrained(...).save_pretrained(...)")
 
@@ -172,6 +171,6 @@ def vocab_size(tokenizer: Tokenizer) -> int:
     return int(max(tokenizer.get_vocab(with_added_tokens=True).values())) + 1
 
 
-def fingerprint(folder: Path = FOLDER) -> str:
+def content_hash(folder: Path = FOLDER) -> str:
     """The hash of the tokenizer's content."""
     return sha256((folder / MAIN_FILE).read_bytes()).hexdigest()

@@ -1,8 +1,11 @@
 """Batches: every block once an epoch, labels aligned, content independent of workers, batch size and global state."""
 
 import itertools
+import multiprocessing
 import random
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,3 +198,27 @@ def test_to_moves_every_tensor_and_keeps_the_rest(tmp_path):
     moved = batch.to("meta")
     assert moved.inputs.is_meta and moved.labels.is_meta and moved.attention_mask is None
     assert (moved.epoch, moved.start, moved.predicted, moved.tokens) == (0, 0, 32, 32)
+
+
+def _proportional_bytes(process: int) -> int:
+    """Memory that `process` uses, what it shares with others divided among them."""
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return 1024 * int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1])
+
+
+def test_workers_keep_their_memory_over_an_epoch(tmp_path):
+    tokens = shard(tmp_path, 100)
+    with tokens.path.open("r+b") as file:
+        file.truncate(2 * 8_000_000)
+    tokens.tokens = 8_000_000
+    data = Blocks(tokens, sequence_length=1000, objective="masked", seed=0, mask_token=2, vocab_size=97, masked_share=0.15)
+    batches = stream(data, 8, workers=2, **LOADER)
+    workers = [process.pid for process in multiprocessing.active_children()]
+    assert len(workers) == 2
+    sizes = []
+    for index in range(1000):  # one epoch
+        batch = next(batches)
+        if index in (100, 999):
+            sizes.append(sum(map(_proportional_bytes, workers)))
+    assert batch.epoch == 0 and batch.start == 7_992
+    assert sizes[1] - sizes[0] < 20_000_000
