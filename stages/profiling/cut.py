@@ -25,8 +25,8 @@ class TraceFile:
     cut: list[str] = field(default_factory=list)
 
 
-def write_trace(source: Path, target: Path, max_bytes: int) -> TraceFile:
-    """Compress the trace `source` (JSON) to `target` (.json.gz, replaced in one go), cut so that it fits into `max_bytes`.
+def write_trace(source: Path, target: Path, *, steps: int, max_bytes: int) -> TraceFile:
+    """Compress the trace `source` (JSON, of `steps` recorded steps) to `target` (.json.gz, replaced in one go), cut so that it fits into `max_bytes`.
 
     Raises ValueError when not even the phases of one step fit.
     """
@@ -34,10 +34,9 @@ def write_trace(source: Path, target: Path, max_bytes: int) -> TraceFile:
     partial = target.with_name(target.name + ".partial")
     with source.open("rb") as plain, gzip.open(partial, "wb", compresslevel=5) as packed:
         shutil.copyfileobj(plain, packed, 2**20)
-    trace = json.loads(source.read_bytes())
-    written = TraceFile(partial.stat().st_size, len(_step_starts(trace["traceEvents"])))
+    written = TraceFile(partial.stat().st_size, steps)
     if written.bytes > max_bytes:
-        written = _write_cut(trace, partial, written, max_bytes)
+        written = _write_cut(json.loads(source.read_bytes()), partial, written, max_bytes)
     partial.replace(target)
     return written
 
@@ -54,15 +53,14 @@ def _write_cut(trace: dict[str, Any], partial: Path, whole: TraceFile, max_bytes
 
 def _smaller(events: list[Event], whole: TraceFile, max_bytes: int) -> Iterator[tuple[int, list[str], list[Event]]]:
     """Ever smaller versions: fewer and fewer steps, then one step with less and less detail, at last its phases alone."""
-    steps, cut = max(whole.steps, 1), list[str]()
+    steps = whole.steps
     kept = max(1, min(steps - 1, int(0.95 * steps * max_bytes / whole.bytes)))
-    while True:
-        cut = [f"{steps - kept} of {steps} steps"] if kept < steps else []
-        yield kept, cut, _first_steps(events, kept)
-        if kept == 1:
-            break
+    while kept > 1:
+        yield kept, [f"{steps - kept} of {steps} steps"], _first_steps(events, kept)
         kept = max(1, min(kept - 1, int(0.8 * kept)))
+    cut = [f"{steps - 1} of {steps} steps"] if steps > 1 else []
     events = _first_steps(events, 1)
+    yield 1, cut, events
     for name, drops in _DETAIL:
         cut = [*cut, name]
         events = [event for event in events if not drops(event)] if drops else [_without_arguments(event) for event in events]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 _SAMPLES = 7
-_SAMPLE_SECONDS = 0.02
+_SAMPLE_SECONDS, _PRODUCT_SECONDS, _ALL_SAMPLES_SECONDS = 0.02, 0.2, 1.0
 _LARGE = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # side of a square matmul that shows the device at its best
 
 FORMULA = (
@@ -64,21 +64,30 @@ def matmul_shapes(model: nn.Module) -> dict[tuple[int, int], int]:
 
 
 def matmul_rate(rows: int, inner: int, columns: int, *, dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of (rows, inner) @ (inner, columns) on this machine now: the median of several samples of at least 20 ms, after a warm-up."""
+    """FLOP/s of (rows, inner) @ (inner, columns) on this machine now: the median of several samples of at least 20 ms, after a warm-up.
+
+    Fewer rows stand for all where those would take longer than a fifth of a second, as bf16 does on CPUs without instructions for it.
+    """
     left, right = torch.randn(rows, inner, device=device).to(dtype), torch.randn(inner, columns, device=device).to(dtype)
     result = torch.empty(rows, columns, dtype=dtype, device=device)
 
-    def seconds(count: int) -> float:
+    def seconds(taken: int, count: int = 1) -> float:
         _synchronize(device)
         started = time.perf_counter()
         for _ in range(count):
-            torch.mm(left, right, out=result)
+            torch.mm(left[:taken], right, out=result[:taken])
         _synchronize(device)
         return time.perf_counter() - started
 
-    seconds(1)
-    count = max(1, round(_SAMPLE_SECONDS / max(seconds(1), 1e-7)))
-    return 2.0 * rows * inner * columns * count / statistics.median(seconds(count) for _ in range(_SAMPLES))
+    taken = min(8, rows)
+    seconds(taken)
+    while taken < rows and seconds(taken) < _PRODUCT_SECONDS / 2:
+        taken = min(2 * taken, rows)
+    count = max(1, round(_SAMPLE_SECONDS / max(seconds(taken), 1e-7)))
+    samples = [seconds(taken, count)]
+    while len(samples) < _SAMPLES and sum(samples) < _ALL_SAMPLES_SECONDS:
+        samples.append(seconds(taken, count))
+    return 2.0 * taken * inner * columns * count / statistics.median(samples)
 
 
 def large_matmul_rate(*, dtype: torch.dtype, device: torch.device) -> float:
