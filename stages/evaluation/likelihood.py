@@ -22,6 +22,7 @@ class Likelihood:
     tokens: int  # scored
     correct: int  # scored tokens that were the model's first choice
     windows: int
+    read: int  # tokens that went through the model: more than were scored where windows overlap or only hidden tokens count
     seconds: float
     by_position: list[tuple[int, float]]  # (tokens before the predicted one, loss), averaged up to the next position listed
 
@@ -41,8 +42,8 @@ class Likelihood:
 
     @property
     def tokens_per_second(self) -> float:
-        """Scored tokens each second; with a stride below the sequence length, more are read."""
-        return self.tokens / self.seconds
+        """Tokens that went through the model each second."""
+        return self.read / self.seconds
 
     def bits_per_byte(self, text_bytes: int) -> float:
         """Cost of the scored tokens, of which `text_bytes` is the UTF-8 text: comparable between tokenizers and with compressors."""
@@ -63,7 +64,7 @@ def measure(score: Scorer, windows: Iterable[Windows], split: str, on_progress: 
     if total.tokens == 0:
         raise ValueError(f"the {split} split has no token to predict; hold out more in data.{split}, or raise model.masked_share")
     curve = _curve(total.position_nats, total.position_tokens)
-    return Likelihood(total.nats, total.tokens, total.correct, total.windows, time.perf_counter() - began, curve)
+    return Likelihood(total.nats, total.tokens, total.correct, total.windows, total.read, time.perf_counter() - began, curve)
 
 
 class _Total:
@@ -71,7 +72,7 @@ class _Total:
 
     def __init__(self, split: str) -> None:
         self.split = split
-        self.nats, self.tokens, self.correct, self.windows = 0.0, 0, 0, 0
+        self.nats, self.tokens, self.correct, self.windows, self.read = 0.0, 0, 0, 0, 0
         self.position_nats, self.position_tokens = np.zeros(0), np.zeros(0)
 
     def add(self, losses: NDArray[np.float64], hits: NDArray[np.bool_], batch: Windows) -> None:
@@ -83,6 +84,7 @@ class _Total:
         self.tokens += int(scored.sum())
         self.correct += int(hits[scored].sum())
         self.windows += len(losses)
+        self.read += losses.size
         if losses.shape[1] > len(self.position_nats):
             grown = losses.shape[1] - len(self.position_nats)
             self.position_nats, self.position_tokens = np.pad(self.position_nats, (0, grown)), np.pad(self.position_tokens, (0, grown))

@@ -118,7 +118,7 @@ def test_a_damaged_weight_is_an_error_never_a_number(architecture: str, objectiv
 
 
 def test_a_loss_too_large_for_exp_is_infinite_not_a_crash() -> None:
-    huge = Likelihood(nats=1e6, tokens=10, correct=0, windows=1, seconds=1.0, by_position=[])
+    huge = Likelihood(nats=1e6, tokens=10, correct=0, windows=1, read=10, seconds=1.0, by_position=[])
     assert huge.perplexity == math.inf
 
 
@@ -140,7 +140,8 @@ def test_progress_is_told_in_tokens(tmp_path: Path) -> None:
     found = measure(model_scorer(network(), CPU), windows(shard, "causal", 4), "test", lambda tokens, loss: heard.append((tokens, loss)))
     assert [tokens for tokens, _ in heard] == sorted(tokens for tokens, _ in heard) and len(heard) > 3
     assert heard[-1] == (299, pytest.approx(found.loss))
-    assert found.tokens_per_second > 0
+    assert found.read == 24 * found.windows > found.tokens
+    assert found.tokens_per_second == found.read / found.seconds
 
 
 def test_the_tiny_model_is_shorter_than_its_windows() -> None:
