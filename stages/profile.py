@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.params import load
-from stages.tracking.console import figure, size, table
+from stages.tracking.console import Progress, figure, size, table
 from stages.tracking.curves import Curve
 from stages.tracking.events import Events
 from stages.tracking.run import stage
@@ -37,10 +37,13 @@ def main() -> None:
         meta = read_meta()  # what is missing is said before torch is imported
         from stages.memory.measure import MemoryWatch
         from stages.profiling.facts import gather
+        from stages.profiling.trace import total_steps
         from stages.training import device, setup
 
         with MemoryWatch(device.resolve(params.device)) as watch:
-            facts = gather(setup.prepare(params, meta), watch, TRACE)
+            prepared = setup.prepare(params, meta)
+            with Progress("profile", total_steps(params.profile)) as progress:
+                facts = gather(prepared, watch, TRACE, on_step=lambda step: progress.update(step.index))
         write(facts)
         run.report(facts.report())
         run.artifact(TRACE, "profile")

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -11,9 +10,10 @@ from stages.memory.measure import MemoryWatch, allocator_peak
 from stages.profiling.breakdown import Breakdown, Operator, breakdown, operators
 from stages.profiling.cut import TraceFile, write_trace
 from stages.profiling.throughput import ModelFlops, large_matmul_rate, model_flops, model_matmul_rate
-from stages.profiling.trace import StepProfiler, Timing
+from stages.profiling.trace import StepProfiler, Timing, total_steps
 from stages.training.length import Length
 from stages.training.setup import Setup
+from stages.training.step import OnStep, Step
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -81,7 +81,7 @@ class Facts:
             "phase_seconds": self.breakdown.phases,
             "profiled_step_seconds": self.breakdown.seconds,
             "profiled_tokens_per_second": self.profiled.tokens_per_second,
-            "profiler_overhead": median(self.profiled.step_seconds) / median(self.plain.step_seconds) - 1,
+            "profiler_overhead": self.plain.tokens_per_second / self.profiled.tokens_per_second - 1,
             **({} if self.breakdown.device_idle_seconds is None else {"device_idle_seconds": self.breakdown.device_idle_seconds}),
             "trace_bytes": self.trace.bytes,
             "trace_steps": self.trace.steps,
@@ -90,8 +90,8 @@ class Facts:
         }
 
 
-def gather(setup: Setup, watch: MemoryWatch, trace: Path) -> Facts:
-    """Run `fit` for a dozen steps or so as `setup.params.profile` says and write the trace to the file `trace`.
+def gather(setup: Setup, watch: MemoryWatch, trace: Path, on_step: OnStep = lambda step: None) -> Facts:
+    """Run `fit` for `total_steps(setup.params.profile)` steps and write the trace to the file `trace`.
 
     `watch` was made before the model was built; it is read, like the machine's matmul rate, before the profiler starts.
     """
@@ -102,7 +102,12 @@ def gather(setup: Setup, watch: MemoryWatch, trace: Path) -> Facts:
         rates.append(_machine(setup))
 
     with StepProfiler(params, setup.model, setup.optimizer, setup.device, on_timed=before_profiler) as profiler:
-        setup.fit(on_step=profiler, length=Length("steps", profiler.total_steps))
+
+        def both(step: Step) -> None:
+            on_step(step)
+            profiler(step)
+
+        setup.fit(on_step=both, length=Length("steps", total_steps(params)))
         written = write_trace(profiler.file, trace, steps=params.steps, max_bytes=params.max_trace_size)
     (machine,) = rates
     on_cpu = setup.device.type == "cpu"

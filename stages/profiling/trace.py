@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ _SETTLING_STEPS = 1  # the profiler's own warm-up: its first step is slower and 
 
 @dataclass(slots=True)
 class Timing:
-    """Consecutive steps by the wall clock; `seconds` is of all of them, with the device's work finished."""
+    """Consecutive steps by the wall clock; `seconds` is of all of them, with the device's work finished. On CUDA `step_seconds` are the device's."""
 
     steps: int = 0
     tokens: int = 0
@@ -39,10 +40,15 @@ class Timing:
         self.step_seconds.append(step.seconds)
 
 
+def total_steps(params: Profile) -> int:
+    """How long the fit must last that a StepProfiler rides on."""
+    return params.warmup_steps + 2 * params.steps + _SETTLING_STEPS
+
+
 class StepProfiler:
     """An `on_step` for `fit` that goes through: `warmup_steps`, `steps` timed without the profiler, one for it to settle, `steps` recorded.
 
-    The fit must last `total_steps`. `on_timed` is called when the un-profiled steps are over: the moment to read what the profiler would distort.
+    The fit must last `total_steps(params)`. `on_timed` is called when the un-profiled steps are over: the moment to read what the profiler would distort.
     Use as a context, which ends the recording whatever happens; afterwards `plain` and `profiled` hold the times, `events` the trace's events,
     `operators` torch's averages over them, `held_bytes` the tensor bytes live when recording began, `file` the trace as torch wrote it (uncompressed,
     gone when the context ends).
@@ -53,18 +59,18 @@ class StepProfiler:
         self.held_bytes = 0
         self.events: list[dict[str, Any]] = []
         self.operators: Any = None
-        self.total_steps = params.warmup_steps + 2 * params.steps + _SETTLING_STEPS
+        self.total_steps = total_steps(params)
         self._params, self._model, self._optimizer, self._device, self._on_timed = params, model, optimizer, device, on_timed
         self._folder = tempfile.TemporaryDirectory(prefix="trace-")
         self.file = Path(self._folder.name) / "trace.json"
         self._profiler = self._make_profiler()
-        self._started = 0.0
+        self._running, self._started, self._marks = False, 0.0, list[torch.cuda.Event]()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._profiler is not None and not self.events:
+        if self._running:
             self._profiler.stop()
         self._folder.cleanup()
 
@@ -74,11 +80,13 @@ class StepProfiler:
         for timing, first in ((self.plain, timed_from), (self.profiled, recorded_from)):
             if first < step.index <= first + self._params.steps:
                 timing.add(step)
+                self._mark()
         if step.index == timed_from:
             self._start_clock()
         elif step.index == settling_from:
             self._stop_clock(self.plain)
             self._on_timed()
+            self._running = True
             self._profiler.start()
         elif step.index == recorded_from:
             self.held_bytes = held_bytes(self._model, self._optimizer)
@@ -101,17 +109,27 @@ class StepProfiler:
         )
 
     def _collect(self, finished: profile) -> None:
+        self._running = False
         finished.export_chrome_trace(str(self.file))
         self.events = trace_events(self.file)
         self.operators = finished.key_averages()
 
     def _start_clock(self) -> None:
         self._synchronize()
-        self._started = time.perf_counter()
+        self._started, self._marks = time.perf_counter(), []
+        self._mark()
 
     def _stop_clock(self, timing: Timing) -> None:
         self._synchronize()
         timing.seconds = time.perf_counter() - self._started
+        if self._marks:
+            timing.step_seconds = [begin.elapsed_time(end) * 1e-3 for begin, end in pairwise(self._marks)]
+
+    def _mark(self) -> None:
+        """On CUDA the host runs ahead, so the device itself notes when a step is over."""
+        if self._device.type == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self._marks[-1].record()
 
     def _synchronize(self) -> None:
         if self._device.type != "cpu":

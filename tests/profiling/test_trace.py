@@ -64,7 +64,8 @@ def test_profiling_does_not_change_the_training(make_setup, tmp_path):
         assert torch.equal(one, other)
 
 
-def test_a_failure_inside_leaves_no_profiler_behind(make_setup):
+@pytest.mark.parametrize("failing", [1, 7], ids=["before it records", "while it records"])
+def test_a_failure_inside_leaves_no_profiler_behind(make_setup, failing):
     setup = make_setup()
     with (
         pytest.raises(KeyError),
@@ -73,7 +74,7 @@ def test_a_failure_inside_leaves_no_profiler_behind(make_setup):
 
         def on_step(step):
             profiler(step)
-            if step.index == 7:
+            if step.index == failing:
                 raise KeyError
 
         setup.fit(on_step=on_step, length=Length("steps", profiler.total_steps))
