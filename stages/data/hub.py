@@ -23,7 +23,8 @@ def splits(data: Data) -> list[tuple[str, Callable[[], Iterator[bytes]]]]:
     try:
         found = load_dataset(place, config or None, streaming=True, **revision)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"data.source {data.source} cannot be read: {error}; another configuration is named by hub:<org>/<name>@<config>") from None
+        hint = "" if isinstance(error, OSError) else "; a configuration is named by hub:<org>/<name>@<config>"
+        raise ValueError(f"data.source {data.source} cannot be read: {error}{hint}") from None
     return [(split, partial(_documents, dataset, split, data)) for split, dataset in found.items()]
 
 

@@ -29,11 +29,13 @@ for request in json.loads(sys.argv[1]):
 """
 
 
-def read(home: Path, *requests: dict, offline="1", endpoint="http://127.0.0.1:9"):
+def read(home: Path, *requests: dict, offline="1", endpoint="http://127.0.0.1:9", datasets_cache=None):
     """What each request finds, all in one process."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": endpoint}
     for name in ("HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
         environment.pop(name, None)
+    if datasets_cache:
+        environment["HF_DATASETS_CACHE"] = datasets_cache
     arguments = [sys.executable, "-c", PROGRAM, json.dumps([{"source": "hub:acme/poems", **request} for request in requests])]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True, timeout=120)
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"result"')]
@@ -69,6 +71,11 @@ def test_a_cached_dataset_is_read_without_network(cached):
     assert no_config.startswith("data.source hub:acme/poems@french cannot be read")
     assert "french" in no_config and "default" in no_config
     assert read(cached, {}, offline="0")[0]["result"] == whole
+
+
+def test_a_cache_that_may_not_be_written_is_named_in_one_line(cached):
+    (answer,) = read(cached, {}, datasets_cache="/dev/null/cache")
+    assert answer["result"] == "data.source hub:acme/poems cannot be read: [Errno 20] Not a directory: '/dev/null/cache'"
 
 
 @pytest.fixture
