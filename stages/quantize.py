@@ -35,8 +35,15 @@ def compare(params: Params, place: Path) -> "Comparison":
     from stages.quantization.yardstick import yardstick
 
     model = load_model(MODEL)
-    limit = params.quantize.max_perplexity_increase
-    return comparing.compare(model, MODEL, place, params.quantize.variants, yardstick(params, model), max_perplexity_increase=limit)
+    return comparing.compare(
+        model,
+        MODEL,
+        place,
+        params.quantize.variants,
+        yardstick(params, model),
+        max_perplexity_increase=params.quantize.max_perplexity_increase,
+        say=lambda text: print(f"quantize: {text}", flush=True),
+    )
 
 
 def publish(comparison: "Comparison", place: Path) -> None:

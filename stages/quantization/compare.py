@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,25 +51,45 @@ class Comparison:
         return {**figures, "accepted": int(name not in self.refusals), "verdict": verdict}
 
 
-def compare(model: nn.Module, source: Path, place: Path, variants: Sequence[str], yardstick: Yardstick, *, max_perplexity_increase: float) -> Comparison:
+def compare(
+    model: nn.Module,
+    source: Path,
+    place: Path,
+    variants: Sequence[str],
+    yardstick: Yardstick,
+    *,
+    max_perplexity_increase: float,
+    say: Callable[[str], None] = lambda _: None,
+) -> Comparison:
     """Make each of `variants` of `model`, read from the folder `source`, as a folder in `place`, and measure it there.
 
-    `model` computes the same as before, but its Conv1D layers are nn.Linear afterwards.
+    `model` computes the same as before, but its Conv1D layers are nn.Linear afterwards. `say` hears what is being done.
     """
     comparison = Comparison(sum(path.stat().st_size for path in source.glob("*.safetensors")))
+    say(f"converting to {', '.join(variants)}")
     counts = _convert_all(model, source, place, variants, comparison)
     sessions: dict[str, Session] = {FP32: TorchSession(model), **{name: load(place / name, torch.get_num_threads()) for name in counts}}
-    perplexities = _perplexities(sessions, yardstick)
-    speeds = side_by_side(sessions, yardstick.prompt, yardstick.decode_tokens)
-    comparison.fp32_perplexity, comparison.fp32_speed = perplexities[FP32], speeds[FP32]
-    for name, counted in counts.items():
-        drift = difference(place / name, sessions[name], yardstick.prompt, torch.get_num_threads())
-        size = weight_bytes(place / name)
-        figures = Figures(counted, size, comparison.fp32_bytes, perplexities[name], perplexities[FP32], speeds[name], speeds[FP32], drift)
-        comparison.figures[name] = figures
+    _measure(sessions, counts, place, yardstick, comparison, say)
+    for name, figures in comparison.figures.items():
         if reason := refusal(figures, max_perplexity_increase):
             comparison.refusals[name] = reason
     return comparison
+
+
+def _measure(
+    sessions: dict[str, Session], counts: dict[str, Counts], place: Path, yardstick: Yardstick, comparison: Comparison, say: Callable[[str], None]
+) -> None:
+    """Fill in the figures of all sessions."""
+    say(f"perplexity of {', '.join(sessions)} on the test split")
+    perplexities = _perplexities(sessions, yardstick)
+    say(f"speed: {yardstick.prompt.shape[1]} tokens at once, {yardstick.decode_tokens} one by one")
+    speeds = side_by_side(sessions, yardstick.prompt, yardstick.decode_tokens)
+    comparison.fp32_perplexity, comparison.fp32_speed = perplexities[FP32], speeds[FP32]
+    say("logits in a fresh process")
+    for name, counted in counts.items():
+        drift = difference(place / name, sessions[name], yardstick.prompt, torch.get_num_threads())
+        size = weight_bytes(place / name)
+        comparison.figures[name] = Figures(counted, size, comparison.fp32_bytes, perplexities[name], perplexities[FP32], speeds[name], speeds[FP32], drift)
 
 
 def _convert_all(model: nn.Module, source: Path, place: Path, variants: Sequence[str], comparison: Comparison) -> dict[str, Counts]:

@@ -46,10 +46,10 @@ def yardstick(params: Params, model: nn.Module, folder: Path = TOKENS_FOLDER) ->
 
 
 def _windows(params: Params, shard: Shard, folder: Path) -> Iterator[Windows]:
-    """The windows that the stage evaluate reads, up to quantize.max_tokens."""
+    """Windows of the split side by side, up to quantize.max_tokens; those of the stage evaluate overlap, which takes twice the time to show the same change."""
     model, most = params.model, params.quantize.max_tokens
     if model.objective == "causal":
-        return sliding(shard, sequence_length=model.sequence_length, stride=params.evaluate.stride, batch_size=WINDOWS, max_tokens=most)
+        return sliding(shard, sequence_length=model.sequence_length, stride=model.sequence_length, batch_size=WINDOWS, max_tokens=most)
     meta = read_meta(folder)
     blocks = Blocks(
         shard,
