@@ -36,9 +36,10 @@ def main() -> None:
 
         meta = read_meta()  # what is missing is said before torch is imported
         from stages.memory.measure import MemoryWatch
+        from stages.models import device
         from stages.profiling.facts import gather
         from stages.profiling.trace import total_steps
-        from stages.training import device, setup
+        from stages.training import setup
 
         with MemoryWatch(device.resolve(params.device)) as watch:
             prepared = setup.prepare(params, meta)

@@ -28,7 +28,8 @@ def main() -> None:
     with stage("train", params.model_dump(mode="json"), experiment=params.tracking.experiment) as run:
         from stages.data.shards import read_meta
         from stages.memory.measure import MemoryWatch
-        from stages.training import device, setup
+        from stages.models import device
+        from stages.training import setup
 
         meta = read_meta()
         if not TOKENIZER.is_dir():

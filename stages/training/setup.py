@@ -9,9 +9,9 @@ import torch
 
 from stages.data.batches import Batch, Blocks, ordered, stream
 from stages.data.shards import TOKENS_FOLDER, Meta, Split, open_split
+from stages.models import device as devices
 from stages.models.build import build
 from stages.params import Params, Train
-from stages.training import device as devices
 from stages.training import length as lengths
 from stages.training import loader as loaders
 from stages.training import optimizer as optimizers
