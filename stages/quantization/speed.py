@@ -11,6 +11,7 @@ import numpy.typing as npt
 from stages.quantization.runtimes import Session
 
 ROUNDS = 7  # of which the first only warms up
+REST_SECONDS = 0.02  # before each measurement: threads of the one before still turn in circles, waiting for work
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ def _speed(seconds: list[tuple[float, float]], prefill_tokens: int, decode_token
 
 def _one(session: Session, prompt: npt.NDArray[np.int64], decode_tokens: int) -> tuple[float, float]:
     """Seconds for the prompt, and for the tokens after it."""
+    time.sleep(REST_SECONDS)
     began = time.perf_counter()
     if not decode_tokens:
         session(prompt)
