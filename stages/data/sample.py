@@ -10,6 +10,7 @@ from stages.data.spool import Spool
 MAX_BYTES = 64 << 20  # more text costs minutes and changes a vocabulary hardly at all
 # BPE training holds every distinct word, at about 130 bytes of memory for each of its bytes: this many stay below 300 MB.
 MAX_DISTINCT_BYTES = 2 << 20
+MAX_STRINGS = 300_000
 _WORD = re.compile(r"[^\W\d_]+|\d+|(?:[^\w\s]|_)+")
 
 
@@ -27,12 +28,17 @@ def _every(spool: Spool, step: int) -> Iterator[list[Piece]]:
 
 def _fits(texts: Iterable[list[Piece]]) -> bool:
     """Whether the distinct words of `texts` stay within MAX_DISTINCT_BYTES; stops counting, and growing, as soon as they do not."""
-    seen: set[str] = set()
+    words: set[str] = set()
+    strings: set[str] = set()  # what white space separates: most have been seen before, and need not be taken apart again
     size = 0
     for batch in texts:
-        new = {word for piece in batch for word in _WORD.findall(piece.text)} - seen
-        size += sum(len(word.encode("utf-8", "replace")) for word in new)
+        new_strings = set().union(*(piece.text.split() for piece in batch)) - strings
+        new_words = {word for string in new_strings for word in _WORD.findall(string)} - words
+        size += sum(len(word.encode("utf-8")) for word in new_words)
         if size > MAX_DISTINCT_BYTES:
             return False
-        seen |= new
+        words |= new_words
+        if len(strings) > MAX_STRINGS:
+            strings.clear()
+        strings |= new_strings
     return True
