@@ -263,6 +263,14 @@ class Params(Section):
 
 
 def load(path: Path = PARAMS_FILE) -> Params:
+    """`read` for a command: faults end the process with their message and no traceback."""
+    try:
+        return read(path)
+    except ParamsError as error:
+        raise SystemExit(str(error)) from None
+
+
+def read(path: Path = PARAMS_FILE) -> Params:
     """Read and check `path`; raises ParamsError with all faults at once."""
     try:
         values = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("untimed")
 
 # A pipeline of seconds: every stage does its real work on a tenth of the corpus with a network of 100,000 parameters.
 SMALL = {

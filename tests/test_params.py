@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from stages.params import Params, ParamsError, load, parse
+from stages.params import Params, ParamsError, parse, read
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "params.yaml").read_text("utf-8")
@@ -40,7 +40,7 @@ def write(folder: Path, old: str = "", new: str = "") -> Path:
 
 def refusal(source: Path | dict) -> str:
     with pytest.raises(ParamsError) as caught:
-        load(source) if isinstance(source, Path) else parse(source)
+        read(source) if isinstance(source, Path) else parse(source)
     return str(caught.value)
 
 
@@ -55,7 +55,7 @@ def override(path: Path, *settings: str) -> None:
 
 
 def test_every_key_of_the_file_is_a_field_and_says_its_value():
-    params = load(ROOT / "params.yaml")
+    params = read(ROOT / "params.yaml")
     assert params.train.learning_rate == 0.002
     assert params.profile.max_trace_size == 50 * 2**20
     assert params.seed == 1337
@@ -65,20 +65,20 @@ def test_every_key_of_the_file_is_a_field_and_says_its_value():
     ("written", "meant"), [("1e-4", 1e-4), ("1e-4   # x", 1e-4), ("1E-4", 1e-4), ("0.0001", 1e-4), ("1", 1.0), ("010", 10.0), ("+2e-3", 2e-3)]
 )
 def test_learning_rate_is_a_number_however_written(tmp_path, written, meant):
-    rate = load(write(tmp_path, "learning_rate: 2e-3", f"learning_rate: {written}")).train.learning_rate
+    rate = read(write(tmp_path, "learning_rate: 2e-3", f"learning_rate: {written}")).train.learning_rate
     assert (rate, type(rate)) == (meant, float)
 
 
 @pytest.mark.parametrize(("written", "meant"), [("2 GiB", 2 * 2**30), ("1.5 MiB", 1.5 * 2**20), ("3000000", 3_000_000), ("4 MB", 4_000_000)])
 def test_sizes_become_bytes(tmp_path, written, meant):
-    assert load(write(tmp_path, "max_trace_size: 50 MiB", f"max_trace_size: {written}")).profile.max_trace_size == meant
+    assert read(write(tmp_path, "max_trace_size: 50 MiB", f"max_trace_size: {written}")).profile.max_trace_size == meant
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, line_end):
     path = tmp_path / "params.yaml"
     path.write_bytes(TEXT.replace("\n", line_end).encode("utf-8-sig"))
-    assert load(path) == load(ROOT / "params.yaml")
+    assert read(path) == read(ROOT / "params.yaml")
 
 
 @pytest.mark.parametrize("source", ["sotu", "inputs/text/mine", "inputs/text/*.jsonl", "hub:org/name", "hub:org/name@config"])
@@ -87,7 +87,7 @@ def test_sources(source):
 
 
 def test_sections_are_frozen():
-    params = load(ROOT / "params.yaml")
+    params = read(ROOT / "params.yaml")
     with pytest.raises(ValueError, match="frozen"):
         params.train.learning_rate = 1.0
 
@@ -213,16 +213,16 @@ def test_a_missing_file_and_a_folder(tmp_path):
 def test_override_by_dvc_is_read_as_meant(tmp_path, setting, meant):
     path = write(tmp_path)
     override(path, setting)
-    read: object = load(path)
+    found: object = read(path)
     for key in setting.split("=")[0].split("."):
-        read = getattr(read, key)
-    assert read == meant
+        found = getattr(found, key)
+    assert found == meant
 
 
 def test_override_of_a_nested_section(tmp_path):
     path = write(tmp_path)
     override(path, "train.dynamic_accumulation={max_steps:8,patience:2,min_improvement:0.01}")
-    assert load(path).train.dynamic_accumulation.max_steps == 8
+    assert read(path).train.dynamic_accumulation.max_steps == 8
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_override_of_an_unknown_key_is_refused_by_dvc(tmp_path):
 def test_override_keeps_every_other_value(tmp_path):
     path = write(tmp_path)
     override(path, "train.learning_rate=1e-5")
-    assert load(path) == parse(with_value("train.learning_rate", 1e-5))
+    assert read(path) == parse(with_value("train.learning_rate", 1e-5))
 
 
 # Properties
@@ -293,14 +293,25 @@ def test_round_trip_through_the_file(tmp_path_factory, changes):
     path = tmp_path_factory.mktemp("round-trip") / "params.yaml"
     with path.open("w", encoding="utf-8") as file:
         YAML().dump(params.model_dump(mode="json"), file)
-    assert load(path) == params
+    assert read(path) == params
     assert {key: getattr(params.train, key) for key in changes} == changes
 
 
 def test_faults_come_before_torch_is_imported(tmp_path):
     write(tmp_path, "learning_rate: 2e-3", "learning_rate: -1")
-    program = "import sys; from stages.params import load, ParamsError\ntry: load()\nexcept ParamsError as error: print(error)\nprint('torch' in sys.modules)"
+    program = "import sys; from stages.params import ParamsError, read\ntry: read()\nexcept ParamsError as error: print(error)\nprint('torch' in sys.modules)"
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
     assert "train.learning_rate: -1" in result.stdout
     assert result.stdout.endswith("False\n"), result.stderr
+
+
+@pytest.mark.parametrize("command", ["tokenize", "train", "profile", "evaluate", "quantize", "report"])
+def test_a_command_says_the_fault_and_nothing_else(tmp_path, command):
+    write(tmp_path, "learning_rate: 2e-3", "learning_rate: -1")
+    result = subprocess.run(
+        [sys.executable, "-m", f"stages.{command}"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[0] == "params.yaml has 1 fault:"
+    assert "Traceback" not in result.stderr
