@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Project
 from ruamel.yaml import YAML
+
+from tests.conftest import Project
 
 STAGES = ("tokenize", "train", "profile", "evaluate", "quantize", "report")
 
