@@ -14,6 +14,7 @@ from stages.quantization.compare import FP32, Comparison, compare, publish
 from stages.quantization.compare import _perplexities as perplexities
 from stages.quantization.runtimes import TorchSession
 from stages.quantization.runtimes import load as load_quantized
+from stages.quantization.verdict import refusal
 from stages.quantization.yardstick import yardstick
 from tests.quantization.made import VOCABULARY, make_params, make_tokens, save_model
 
@@ -32,6 +33,7 @@ def planted(folder: Path, place: Path, factor: float) -> Path:
     return save_model(model, place / "planted")
 
 
+@pytest.mark.slow
 def test_both_variants_of_gpt2(source: Callable[[str], Path], tmp_path: Path) -> None:
     comparison = compared(source("gpt2"), tmp_path, ["onnxruntime", "torch"])
     assert comparison.best in ("onnxruntime", "torch") and not comparison.refusals
@@ -58,8 +60,7 @@ def test_a_planted_outlier_is_reported_and_obeys_the_limit(source: Callable[[str
     assert increase > 0.01
     assert strict.best is None and "worse" in strict.refusals["torch"]
     assert strict.report()["torch"]["accepted"] == 0 and strict.report()["best"] == "none"
-    loose = compared(folder, tmp_path / "loose", ["torch"], limit=increase * 1.001)
-    assert loose.best == "torch" and loose.figures["torch"].perplexity_increase == increase
+    assert refusal(strict.figures["torch"], increase * 1.001) is None
 
 
 def test_a_model_that_is_broken_itself_is_an_error(source: Callable[[str], Path], tmp_path: Path) -> None:
