@@ -1,5 +1,6 @@
 """What a person sees while a stage runs: one live line on a terminal, a plain line now and then elsewhere, and tables."""
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -158,6 +159,8 @@ def size(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds for a person: 75 -> 1m 15s."""
+    if not math.isfinite(seconds):
+        return "?"
     if seconds < 60:
         return f"{seconds:.0f}s" if seconds >= 10 else f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)

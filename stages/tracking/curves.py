@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 Cell = float | int | str
+AXES = ("step", "tokens")  # columns that place a point, and are no curve of their own
 
 
 class Curve:

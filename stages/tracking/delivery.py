@@ -8,7 +8,7 @@ from typing import Any
 
 from stages.tracking import curves, processes
 from stages.tracking.outbox import Event, Outbox, replace_text
-from stages.tracking.redact import clean
+from stages.tracking.redact import clean, names
 from stages.tracking.store import Claim, Joined, Metric, Store, permanent
 
 BATCH_SECONDS = 2.0  # between two deliveries of a running stage
@@ -49,6 +49,7 @@ class Delivery:
         self.outbox, self.opening, self._stores = outbox, opening, stores
         self.state: Event = {**START, **outbox.delivered()}
         self._joined: Joined | None = None
+        self._described = False
         self._points: list[Metric] = []
         self._next, self._next_log, self._logged_bytes = 0.0, 0.0, 0
 
@@ -110,7 +111,10 @@ class Delivery:
         size = self.outbox.log.stat().st_size if self.outbox.log.is_file() else 0
         if size == self._logged_bytes:
             return
-        path = self.outbox.files / f"{self.opening['stage']}.log"
+        assert self._joined
+        if self.state["end"] is None and not set(self.opening["secrets"]) <= set(names()):
+            return  # only the stage's own environment knows what must not be in it
+        path = self.outbox.files / (f"{self.opening['stage']}.log" if self._joined.tries == 1 else f"{self.opening['stage']}-{self._joined.tries}.log")
         replace_text(path, clean(_ends_of(self.outbox.log, size)))
         self._tell(lambda store, run: store.artifact(run, path, "logs"))
         self._logged_bytes = size
@@ -141,13 +145,16 @@ class Delivery:
 
     def _join(self) -> None:
         """Find or open the run, once, and tell it where the stage came from."""
-        if self._joined is not None:
-            return
+        if self._joined is None:
+            self._joined = self._store().join(self._claim(), self.state["run_id"])
+            self.state["run_id"] = self._joined.run_id
+            self._acknowledge()
+        if not self._described:
+            self._describe()
+            self._described = True
+
+    def _describe(self) -> None:
         opening = self.opening
-        joined = self._store().join(self._claim(), self.state["run_id"])
-        self.state["run_id"] = joined.run_id
-        self._acknowledge()
-        self._joined = joined
         self._tell(lambda store, run: store.describe(run, opening["params"], opening["tags"]))
         if opening["dataset"]:
             self._tell(lambda store, run: store.dataset(run, opening["dataset"]))
@@ -198,9 +205,10 @@ def _curve_points(path: Path, prefix: str, milliseconds: int) -> list[Metric]:
     """The points of a curve's file; its column `step` places them."""
     points = []
     for row in curves.rows(path):
-        step = row.pop("step", None)
+        step = row.get("step")
         if isinstance(step, float):
-            points += [(f"{prefix}{name}", value, milliseconds, int(step)) for name, value in row.items() if isinstance(value, float)]
+            values = ((name, value) for name, value in row.items() if name not in curves.AXES and isinstance(value, float))
+            points += [(f"{prefix}{name}", value, milliseconds, int(step)) for name, value in values]
     return points
 
 

@@ -1,5 +1,6 @@
 """Where a result came from: commit, uncommitted changes, DVC experiment, hashes of data and lock, machine, packages, threads."""
 
+import getpass
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from typing import Any
 from stages.tracking.pipeline import file_hash, load_yaml
 
 MAX_DIFF_BYTES = 2_000_000
+HASH_LENGTH = 16  # hexadecimal digits
 SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "dvc", "mlflow", "onnxruntime")
 
 
@@ -48,9 +50,15 @@ def tags(sha: str, diff: str) -> dict[str, str]:
         "dvc_experiment": os.environ.get("DVC_EXP_NAME", ""),
         "dvc_baseline": os.environ.get("DVC_EXP_BASELINE_REV", ""),
         "python": platform.python_version(),
+        "mlflow.user": _user(),
+        "mlflow.source.name": "dvc.yaml",
+        "mlflow.source.type": "PROJECT",
+        "mlflow.source.git.commit": sha,
         **{f"version.{name}": version for name in SHOWN_PACKAGES if (version := _version(name))},
-        **_hashes(),
     }
+    lock = Path("requirements.txt")
+    if lock.is_file():
+        found["hash.lock"] = file_hash(lock)[:HASH_LENGTH]
     return {name: value for name, value in found.items() if value}
 
 
@@ -61,21 +69,23 @@ def _version(name: str) -> str:
         return ""
 
 
-def _hashes() -> dict[str, str]:
-    """Hashes of data and tokenizer as dvc.lock has them, and of the lock of packages."""
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return ""
+
+
+def hashes() -> dict[str, str]:
+    """Hashes of data and tokenizer, as dvc.lock has them."""
     outputs = {entry["path"].rstrip("/"): entry for stage in (load_yaml(Path("dvc.lock")).get("stages") or {}).values() for entry in stage.get("outs", ())}
     paths = {"data": "data/tokens", "tokenizer": "data/tokenizer"}
-    found = {f"hash.{name}": str(outputs[path].get("md5", "")) for name, path in paths.items() if path in outputs}
-    lock = Path("requirements.txt")
-    return found | ({"hash.lock": file_hash(lock)[:KEPT]} if lock.is_file() else {})
-
-
-KEPT = 16
+    return {f"hash.{name}": str(outputs[path].get("md5", "")) for name, path in paths.items() if path in outputs}
 
 
 def dataset(params: Mapping[str, Any]) -> dict[str, str] | None:
     """Name, digest, source and profile of the tokenized text, for MLflow's dataset list; None before tokenize has run."""
-    digest, meta = _hashes().get("hash.data", ""), Path("data/tokens/meta.json")
+    digest, meta = hashes().get("hash.data", ""), Path("data/tokens/meta.json")
     if not digest or not meta.is_file():
         return None
     source = str((params.get("data") or {}).get("source", "data"))

@@ -3,6 +3,7 @@
 `events.jsonl` holds one JSON object a line, `files/` the artifacts, `output.log` what the stage printed, `delivered.json` how far delivery has come.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,12 @@ from filelock import FileLock, Timeout
 from stages.tracking import processes
 
 LONGEST_END = 1 << 14  # bytes of the event that ends a stage
+OPENING = dict.fromkeys(("key", "stage", "name", "process", "dvc", "workspace", "experiment"), str) | {
+    "closing": bool,
+    "params": dict,
+    "tags": dict,
+    "secrets": list,
+}
 
 Event = dict[str, Any]
 
@@ -96,7 +103,7 @@ class Outbox:
         return [event for line in data.splitlines() if (event := _event(line))], offset + len(data)
 
     def opening(self) -> Event | None:
-        """The first event, which says whose folder this is; None while there is none."""
+        """The first event, which says whose folder this is; None while there is none, or when it is damaged."""
         if self._opening is None:
             try:
                 with self._events.open("rb") as file:
@@ -104,7 +111,8 @@ class Outbox:
             except FileNotFoundError:
                 return None
             event = _event(line) if line.endswith(b"\n") else None
-            self._opening = event if event is not None and event.get("event") == "open" else None
+            whole = event is not None and all(isinstance(event.get(name), kind) for name, kind in OPENING.items())
+            self._opening = event if whole else None
         return self._opening
 
     def delivered(self) -> Event:
@@ -115,8 +123,9 @@ class Outbox:
             return {}
 
     def acknowledge(self, state: Event) -> None:
-        """Remember how far delivery has come; a crash leaves the old state or the new one."""
-        replace_text(self._delivered, json.dumps(state))
+        """Remember how far delivery has come; a crash leaves the old state or the new one, a full disk the old one: then something is sent twice."""
+        with contextlib.suppress(OSError):
+            replace_text(self._delivered, json.dumps(state))
 
     def set_aside(self) -> Path:
         """Keep it for a person to look at, where no command tries it again; returns the place."""

@@ -1,9 +1,11 @@
 """What dvc.yaml says each stage depends on, as content: the key of an experiment, and what changed while a stage ran."""
 
+import contextlib
 import fnmatch
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +13,12 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from stages.tracking.outbox import replace_text
+
 KEY_LENGTH = 16  # hexadecimal digits
+LARGE_BYTES = 32 << 20
+SETTLED_SECONDS = 2
+SIZE = 2  # place of the size in a file's mark; its times follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +73,27 @@ def key(params: Mapping[str, Any], contents: "Contents", pipeline: Mapping[str, 
 
 @dataclass(slots=True)
 class Contents:
-    """Hashes of files under `root`; a file is read again only when its place, size or times changed."""
+    """Hashes of files under `root`; a file is read again only when its place, size or times changed.
+
+    Those of large files outlive the process in the file `memory`.
+    """
 
     root: Path = Path()
-    _seen: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    memory: Path | None = None
+    _seen: dict[str, tuple[list[int], str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and self.memory.is_file():
+            with contextlib.suppress(ValueError):
+                self._seen = {path: (mark, content) for path, (mark, content) in json.loads(self.memory.read_text("utf-8")).items()}
+
+    def remember(self) -> None:
+        """Keep the hashes of large files, unless one was written so lately that another write could leave no trace in its times."""
+        late = time.time_ns() - SETTLED_SECONDS * 10**9
+        kept = {path: entry for path, entry in self._seen.items() if entry[0][SIZE] >= LARGE_BYTES and max(entry[0][SIZE + 1 :]) < late}
+        if self.memory is not None and kept:
+            with contextlib.suppress(OSError):
+                replace_text(self.memory, json.dumps(kept))
 
     def files(self, path: str) -> dict[str, str]:
         """sha256 by path of the file, or of every file in the folder; nothing when it is not there. What .dvcignore names is left out."""
@@ -81,10 +105,11 @@ class Contents:
     def _hash(self, path: Path) -> str:
         try:
             status = path.stat()
-            mark = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            known = self._seen.get(str(path))
+            mark = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            name = os.path.abspath(path)  # noqa: PTH100  links stay links
+            known = self._seen.get(name)
             if known is None or known[0] != mark:
-                known = self._seen[str(path)] = (mark, file_hash(path))
+                known = self._seen[name] = (mark, file_hash(path))
             return known[1]
         except FileNotFoundError:
             return "gone"
@@ -124,6 +149,7 @@ class Snapshot:
     contents: Contents
     params: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    _params_content: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def take(cls, stage: Stage, contents: Contents) -> "Snapshot":
@@ -142,6 +168,11 @@ class Snapshot:
         return lines
 
     def _params(self) -> dict[str, Any]:
+        """The stage's parameters; the file is read again only when it has changed."""
+        content = self.contents.files("params.yaml")
+        if self.params and content == self._params_content:
+            return self.params
+        self._params_content = content
         values = load_yaml(self.contents.root / "params.yaml")
         return {name: _lookup(values, name) for name in self.stage.params}
 

@@ -59,7 +59,7 @@ def dvc_command() -> str:
     """Identity of the DVC process that runs this stage: the stages of one `dvc repro` share it. Empty without one."""
     for parent in psutil.Process().parents():
         try:
-            names = {Path(word).name for word in parent.cmdline()[:3]}
+            names = {Path(word).name for word in parent.cmdline()[:6]}
             if "dvc" in names:
                 return identity(parent.pid)
         except (psutil.Error, ProcessLookupError):

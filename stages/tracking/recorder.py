@@ -102,8 +102,12 @@ class Recorder:
         return False
 
     def _clear(self, outbox: Outbox) -> None:
-        """Remove the outbox of a stage that died before its first word."""
-        if not processes.alive(outbox.owner()):
+        """Remove the outbox of a stage that died before its first word; put one aside whose first word is damaged."""
+        if processes.alive(outbox.owner()):
+            return
+        if outbox.read(0)[1]:
+            self.news.append(f"{outbox.folder.name} is damaged and lies in {outbox.set_aside()}")
+        else:
             outbox.remove()
 
     def _deliver(self, delivery: Delivery) -> bool:

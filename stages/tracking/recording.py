@@ -21,10 +21,13 @@ class Recording:
     def __init__(self, outbox: Outbox, family: str) -> None:
         self._outbox, self._family, self._starts = outbox, family, 0
         self._home = outbox.folder.parents[1]
+        self._process: subprocess.Popen[bytes] | None = None
         self.check()
 
     def check(self) -> None:
         """Start a recorder when there is none; it goes on where the one before stopped."""
+        if self._process is not None and self._process.poll() is None:
+            return
         lock = lock_of(self._home, self._family)
         if self._starts >= MOST_STARTS or not take(lock):
             return

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ _ADDRESS = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)(?P<user>[^\s/@'\"]+)@")
 
 def secrets() -> list[str]:
     """Values of environment variables that hold a secret, and passwords in addresses there; the longest first."""
-    found = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
+    found = {os.environ[name] for name in names() if _SECRET_NAME.search(name)}
     for value in os.environ.values():
         for match in _ADDRESS.finditer(value):
             user, _, password = match["user"].partition(":")
@@ -22,12 +23,35 @@ def secrets() -> list[str]:
     return sorted((value for value in found if len(value) >= SHORTEST and value.lower() not in ("true", "false")), key=len, reverse=True)
 
 
+def names() -> list[str]:
+    """The environment variables that hold a secret."""
+    return sorted(name for name, value in os.environ.items() if _SECRET_NAME.search(name) or _ADDRESS.search(value))
+
+
 def clean(text: str) -> str:
     """`text` without credentials."""
+    return _without(secrets(), text)
+
+
+def _without(hidden: list[str], text: str) -> str:
     text = _ADDRESS.sub(rf"\g<scheme>{HIDDEN}@", text)
-    for secret in secrets():
+    for secret in hidden:
         text = text.replace(secret, HIDDEN)
     return text
+
+
+def clean_file(path: Path) -> None:
+    """Rewrite a text file without credentials, line by line, however large; a file without any stays as it is."""
+    hidden, temporary, changed = secrets(), path.with_name(f".{path.name}.clean"), False
+    with path.open("rb") as file, temporary.open("wb") as target:
+        for line in file:
+            cleaned = _without(hidden, line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            changed |= cleaned != line
+            target.write(cleaned)
+    if changed:
+        temporary.replace(path)
+    else:
+        temporary.unlink()
 
 
 def clean_values(values: Any) -> Any:

@@ -1,5 +1,6 @@
 """A stage's side of tracking: `with stage("train", params) as run:` joins the experiment's run, and never blocks or fails for its sake."""
 
+import contextlib
 import json
 import math
 import os
@@ -10,17 +11,17 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from stages.tracking import interrupts, lineage, processes, results
+from stages.tracking.curves import AXES, read
 from stages.tracking.outbox import Outbox, home, replace_text
 from stages.tracking.output import Tee
 from stages.tracking.pipeline import Contents, Snapshot, Stage, key, stages
 from stages.tracking.recording import Recording
-from stages.tracking.redact import clean, clean_values
+from stages.tracking.redact import clean, clean_file, clean_values, names
 
 WATCH_SECONDS = 10.0  # between two looks at the recorder and at what the stage depends on
 
@@ -53,16 +54,18 @@ class Run:
             self._dvc = processes.dvc_command()
             self._writer, self._recording = self._outbox.writer(), Recording(self._outbox, self._dvc or processes.identity())
             self._tee = Tee(self._outbox.log)
-            contents, pipeline = Contents(), stages()
+            contents, pipeline = Contents(memory=self._outbox.folder.parents[1] / "hashes.json"), stages()
             self.key = key(self.params, contents, pipeline)
             self._snapshot = Snapshot.take(pipeline.get(self.name, Stage()), contents)
-            self._open()
+            contents.remember()
+            self._open({output for made in pipeline.values() for output in made.outputs})
             threading.Thread(target=self._watch, name="tracking", daemon=True).start()
             self._handlers = interrupts.catch()
         return self
 
-    def _open(self) -> None:
-        """The first event: which run this is, and where it comes from."""
+    def _open(self, made: set[str]) -> None:
+        """The first event: which run this is, and where it comes from. What dvc.lock says holds once an earlier stage has run."""
+        later = not made.isdisjoint(self._snapshot.stage.dependencies)
         sha, diff = lineage.commit(), lineage.uncommitted()
         self.title = os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{self.key[:6]}"
         self._writer.write(
@@ -75,14 +78,15 @@ class Run:
             workspace=str(Path.cwd()),
             closing=self.closing,
             experiment=self.experiment,
+            secrets=names(),
             params=clean_values({name: results.text(value) for name, value in results.flat(self.params)}),
-            tags=clean_values(lineage.tags(sha, diff)),
-            dataset=clean_values(lineage.dataset(self.params)),
+            tags=clean_values(lineage.tags(sha, diff) | (lineage.hashes() if later else {})),
+            dataset=clean_values(lineage.dataset(self.params)) if later else None,
         )
         self._text("params.json", json.dumps(clean_values(self.params), indent=2, ensure_ascii=False, default=str))
         if diff:
             self._text("uncommitted.diff", diff)
-        if Path("dvc.lock").is_file():
+        if later and Path("dvc.lock").is_file():
             self.artifact("dvc.lock")
 
     def point(self, step: int, values: Mapping[str, float]) -> None:
@@ -136,15 +140,17 @@ class Run:
         One that is named like a curve becomes the metric "<stage>.final_<key>". Seconds spent are added under "seconds".
         """
         self._report = dict(values)
-        self._write_report()
+        self._seconds["total"] = time.time() - processes.started()
+        _, bad = self._save_report()
+        for name, value in bad.items():
+            self._flag(name, value, "the report")
 
-    def _write_report(self) -> None:
+    def _finish_report(self) -> None:
+        """Once more, with all seconds, and as metrics."""
         if self._report is None:
             return
         self._seconds["total"] = time.time() - processes.started()
-        values, bad = self._save_report()
-        for name, value in bad.items():
-            self._flag(name, value, "the report")
+        values, _ = self._save_report()
         self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=results.metrics(self.name, values, self._curves))
 
     def _save_report(self) -> tuple[dict[str, Any], dict[str, float]]:
@@ -160,7 +166,7 @@ class Run:
 
         `curves` are CSV files with the prefix of their columns' names; `files` become artifacts in a folder named like theirs.
         """
-        names = {f"{prefix}{column}" for path, prefix in curves for column in path.open(encoding="utf-8").readline().strip().split(",")}
+        names = {f"{prefix}{column}" for path, prefix in curves for column in read(path) if column not in AXES}
         self._writer.write(
             "fill",
             stage=stage_name,
@@ -170,7 +176,7 @@ class Run:
             files=[(copied, path.parent.as_posix()) for path in files if (copied := self._copy(path))],
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Count the seconds of the block under "seconds.<name>" of the report."""
         began = time.monotonic()
@@ -189,9 +195,12 @@ class Run:
     def _watch(self) -> None:
         """Keep a recorder running, and warn as soon as an edit would make the result void."""
         warned: list[str] = []
-        while not self._over.wait(WATCH_SECONDS):
+        pause = WATCH_SECONDS
+        while not self._over.wait(pause):
             self._recording.check()
+            began = time.monotonic()
             changes = self._snapshot.changes()
+            pause = max(WATCH_SECONDS, 200 * (time.monotonic() - began))
             if changes and changes != warned:
                 _tell(f"{self.name}: changed while it runs; undo this before it ends, or its result is refused:", changes)
             warned = changes
@@ -202,14 +211,20 @@ class Run:
             handlers = interrupts.hurry()
             self._over.set()
             status, code, reason = self._verdict(error)
-        self._write_report()
+        try:
+            self._finish_report()
+        except OSError as failure:
+            print(f"{self.name}: reports/{self.name}.json could not be written: {failure}", file=sys.stderr)
+            status, code, reason = "FAILED", 1, str(failure)
         tags = {"threads": str(lineage.threads()), **({f"failure.{self.name}": clean(reason)} if reason else {})}
+        self._tee.close()
+        with contextlib.suppress(OSError):
+            clean_file(self._outbox.log)
         self._writer.write("end", status=status, milliseconds=_now(), tags=tags)
         self._writer.close()
-        self._tee.close()
         with self.timed("waiting"):  # for the recorder; MLflow cannot know it, so it stands in the file alone
             news = self._recording.wait(passing=bool(self._dvc) and status == "FINISHED" and not self.closing)
-        if self._report is not None:
+        if self._report is not None and not code:
             self._save_report()
         for line in news:
             print(f"tracking: {line}", file=sys.stderr)

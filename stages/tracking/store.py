@@ -37,7 +37,13 @@ def quiet_environment() -> None:
 
 def uri(home: Path) -> str:
     """MLFLOW_TRACKING_URI, else a sqlite file in the project's .underbudget folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.as_posix()}/mlflow.db"
+    path = (home / "mlflow.db").as_posix().replace("%", "%25").replace("?", "%3F")
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{path}"
+
+
+def remote(uri: str) -> bool:
+    """Whether a server keeps the runs, and their artifacts with them."""
+    return uri.startswith(("http:", "https:", "databricks"))
 
 
 def name_for(text: str) -> str:
@@ -76,6 +82,7 @@ class Joined:
     """The run a stage writes to. `steps`: the last step of each of its metrics that an earlier, broken-off try has logged."""
 
     run_id: str
+    tries: int = 1
     steps: dict[str, int] = field(default_factory=dict)
 
 
@@ -113,9 +120,8 @@ class Store:
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            local = uri(self.home).startswith("sqlite:")
-            folder = self.home / "artifacts"
-            return str(self.client.create_experiment(name, artifact_location=folder.as_uri() if local else None))
+            folder = None if remote(uri(self.home)) else (self.home / "artifacts").as_uri()
+            return str(self.client.create_experiment(name, artifact_location=folder))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
@@ -126,13 +132,14 @@ class Store:
             run = self._joined(run_id) or self._find(claim)
             if run is None:
                 return self._create(claim)
-            if run.data.tags.get(f"stage.{claim.stage}") != "FINISHED":
-                self.describe(run.info.run_id, {}, claim.tags)
+            tries = int(run.data.tags.get(f"tries.{claim.stage}", 0)) + (run.info.run_id != run_id)
+            if run.data.tags.get(f"stage.{claim.stage}") != "FINISHED" or claim.closing:
+                self.describe(run.info.run_id, {}, {**claim.tags, f"tries.{claim.stage}": str(tries)})
             if "closed" not in run.data.tags or claim.closing:
                 self.client.update_run(run.info.run_id, status="RUNNING")
             # the only place where MLflow gives the steps without the whole history
             steps = {metric.key: metric.step for metric in run.data._metric_objs if metric.key.startswith(f"{claim.stage}.")}
-            return Joined(run.info.run_id, steps)
+            return Joined(run.info.run_id, tries, steps)
 
     def _joined(self, run_id: str | None) -> Any | None:
         """The run joined by an earlier delivery; None when there was none, or somebody has removed it."""
@@ -146,7 +153,7 @@ class Store:
     def _create(self, claim: Claim) -> Joined:
         attempt = 1 + max((int(run.data.tags.get("attempt", 1)) for run in self._runs(claim.key)), default=0)
         name = claim.name if attempt == 1 else f"{claim.name}-{attempt}"
-        run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt)})
+        run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt), f"tries.{claim.stage}": "1"})
         return Joined(run.info.run_id)
 
     def _runs(self, key: str) -> list[Any]:

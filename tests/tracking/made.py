@@ -1,0 +1,93 @@
+"""A store made once and copied, and stages run as children of something called dvc whose recorder is the test itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from stages.tracking import processes
+from stages.tracking.outbox import take
+from stages.tracking.recorder import Recorder, lock_of
+from stages.tracking.store import Claim
+
+LAUNCHER = """
+import json, subprocess, sys
+for line in sys.stdin:
+    child = subprocess.Popen([sys.executable, *json.loads(line)], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    print(child.pid, flush=True)
+    print(child.wait(), flush=True)
+"""
+HEAD = "import math, os, signal, sys, time\nfrom pathlib import Path\nfrom stages.tracking.run import stage\n"
+
+
+def claim(stage: str = "train", **changes: Any) -> Claim:
+    values = {"key": "k" * 16, "name": "abc-kkk", "process": processes.identity(), "dvc": "", "workspace": "/w", "closing": stage == "report"}
+    return Claim(stage=stage, **{**values, **changes})
+
+
+class Family:
+    """A folder with stages to run in it, as children of one living `dvc`. `deliver` does what its recorder would."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder, self.home = folder, folder / ".underbudget"
+        (folder / "dvc").write_text(LAUNCHER, "utf-8")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
+        variables = {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "DVC_ROOT": str(folder), "OMP_NUM_THREADS": "1", **environment}
+        with (folder / "printed.txt").open("ab") as printed:
+            pipe = subprocess.PIPE
+            self.dvc = subprocess.Popen([sys.executable, "dvc"], cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=printed, text=True)
+        self.name = processes.identity(self.dvc.pid)
+        self.home.mkdir(exist_ok=True)
+        self._lock = lock_of(self.home, self.name)
+        assert take(self._lock)
+        self.recorder = Recorder(self.home, self.name)
+
+    def start(self, text: str) -> int:
+        """Start a script; returns its process id."""
+        assert self.dvc.stdin
+        assert self.dvc.stdout
+        (self.folder / "script.py").write_text(HEAD + text, "utf-8")
+        self.dvc.stdin.write(json.dumps(["script.py"]) + "\n")
+        self.dvc.stdin.flush()
+        return int(self.dvc.stdout.readline())
+
+    def code(self) -> int:
+        """Wait for the script's exit code."""
+        assert self.dvc.stdout
+        return int(self.dvc.stdout.readline())
+
+    def run(self, text: str) -> int:
+        self.start(text)
+        return self.code()
+
+    def deliver(self) -> list[Any]:
+        """Deliver everything; the runs then, the oldest first."""
+        assert self.recorder.round()
+        assert not self.recorder.busy
+        return self.runs()
+
+    def runs(self) -> list[Any]:
+        store = self.recorder.stores.get("underbudget")
+        return list(store.client.search_runs([store.experiment_id], order_by=["attributes.start_time ASC"]))
+
+    def history(self, run: Any, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of every point."""
+        store = self.recorder.stores.get("underbudget")
+        return [(point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, metric)]
+
+    def artifacts(self, run: Any) -> dict[str, str]:
+        """Text of every artifact by its path in the run."""
+        root = self.home / "artifacts" / run.info.run_id / "artifacts"
+        return {path.relative_to(root).as_posix(): path.read_text("utf-8", "replace") for path in root.rglob("*") if path.is_file()}
+
+    def printed(self) -> str:
+        """What the scripts wrote."""
+        return (self.folder / "printed.txt").read_text("utf-8")
+
+    def close(self) -> None:
+        self.recorder.close()
+        self._lock.release()
+        self.dvc.kill()
+        self.dvc.communicate()
