@@ -29,6 +29,6 @@ clean:  ## remove the environment and tool caches; results, experiments and DVC'
 
 $(VENV)/.stamp: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d; try: make PYTHON=python3.12" % sys.version_info[:2])'
-	$(PYTHON) -m venv --clear $(VENV)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
