@@ -24,21 +24,29 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def command(options: argparse.Namespace, uri: str) -> list[str]:
     """MLflow's server for the store at `uri`."""
     words = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host, "--port", str(options.port), "--workers", "1"]
-    return words + (["--allowed-hosts", allowed_hosts(options.allowed_hosts)] if options.allowed_hosts else [])
+    if options.allowed_hosts:
+        names = allowed_hosts(options.allowed_hosts)
+        words += ["--allowed-hosts", ",".join(names), "--cors-allowed-origins", ",".join(origins(names))]
+    return words
 
 
-def allowed_hosts(names: str) -> str:
+def allowed_hosts(names: str) -> list[str]:
     """MLflow compares the Host header literally, port included: every name is allowed with any port and without, and this machine always."""
     given = [name.strip() for name in names.split(",") if name.strip()]
     both = [form for name in given for form in ((name,) if ":" in name or name == "*" else (name, f"{name}:*"))]
-    return ",".join(dict.fromkeys([*both, "localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*"]))
+    return list(dict.fromkeys([*both, "localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*"]))
+
+
+def origins(names: list[str]) -> list[str]:
+    """What a browser that opened the UI under one of `names` sends as Origin: the page itself would be refused otherwise."""
+    return ["*"] if "*" in names else [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
 
 
 def main() -> None:
     """Make the store when it is not there yet, then become MLflow's server."""
     options, home = arguments(), outbox.home()
     uri = store.uri(home)
-    if uri.startswith(("http:", "https:", "databricks")):
+    if store.remote(uri):
         raise SystemExit(f"MLFLOW_TRACKING_URI names a server: open {clean(uri)}")
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
     store.prepare(home)

@@ -121,7 +121,7 @@ def test_a_stage_that_failed_by_accident_goes_on_in_its_run(tiny: Tiny) -> None:
     tiny.dvc("repro", code=None)
     code.write_text(text, "utf-8")
     tiny.dvc("repro")
-    first, run = tiny.rows()
+    _, run = tiny.rows()
     assert run.info.status == "FINISHED"
     assert tiny.history(run, "train.loss") == [(step, pytest.approx(0.4 / step)) for step in range(1, 21)]
 

@@ -1,9 +1,12 @@
 """A store made once and copied, and stages run as children of something called dvc whose recorder is the test itself."""
 
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +46,28 @@ class Family:
         self._lock = lock_of(self.home, self.name)
         assert take(self._lock)
         self.recorder = Recorder(self.home, self.name)
+        self._told: queue.Queue[int] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def start(self, text: str) -> int:
         """Start a script; returns its process id."""
         assert self.dvc.stdin
-        assert self.dvc.stdout
         (self.folder / "script.py").write_text(HEAD + text, "utf-8")
         self.dvc.stdin.write(json.dumps(["script.py"]) + "\n")
         self.dvc.stdin.flush()
-        return int(self.dvc.stdout.readline())
+        return self._told.get(timeout=60)
 
     def code(self) -> int:
-        """Wait for the script's exit code."""
+        """The script's exit code; until it ends, its words are delivered."""
+        while True:
+            self.recorder.round()
+            with contextlib.suppress(queue.Empty):
+                return self._told.get(timeout=0.05)
+
+    def _listen(self) -> None:
         assert self.dvc.stdout
-        return int(self.dvc.stdout.readline())
+        for line in self.dvc.stdout:
+            self._told.put(int(line))
 
     def run(self, text: str) -> int:
         self.start(text)
