@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.params import load
-from stages.tracking import results
+from stages.tracking import processes, results
 from stages.tracking.console import table
 from stages.tracking.run import Run, stage
 
@@ -27,9 +27,9 @@ def main() -> None:
         page = summary.markdown(run.title, run.key, reports, SAMPLES.read_text("utf-8") if SAMPLES.is_file() else "")
         (SUMMARY / "summary.md").write_text(page, "utf-8")
         publish(run, page)
-        run.report({"key": run.key, **overhead(reports)})
+        run.report({"key": run.key, **overhead(reports, run.command_began)})
         table("", ("stage", "figure", "value"), summary.rows(reports))
-        table("Where the time went", ("stage", "whole", "its own work", "starting", "tracking"), summary.times(reports))
+        table("Where the time went", ("stage", "whole", "its own work", "starting, importing", "tracking"), summary.times(reports))
         print(f"{summary.verdict(reports)}\nSummary: {SUMMARY / 'summary.md'}; every experiment: make ui")
 
 
@@ -48,12 +48,20 @@ def publish(run: Run, page: str) -> None:
         run.artifact(PLOTS)
 
 
-def overhead(reports: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Seconds of all stages together, and how many of them were not their own work, as each measured them when it ran."""
+def overhead(reports: dict[str, dict[str, Any]], began: float) -> dict[str, float]:
+    """Seconds of all stages together, and how many of them were not their own work, as each measured them when it ran.
+
+    `dvc_seconds` are those of the present command, which began at `began`, that passed outside of the stages it has run.
+    """
     from stages.tracking.summary import spent
 
-    parts = [found for report in reports.values() if (found := spent(report))]
-    return {"pipeline_seconds": sum(whole for whole, *_ in parts), "overhead_seconds": sum(start + tracking for *_, start, tracking in parts)}
+    parts = {name: found for name, report in reports.items() if (found := spent(report))}
+    fresh = [whole for name, (whole, *_) in parts.items() if results.path(name).stat().st_mtime >= began]
+    return {
+        "stages_seconds": sum(whole for whole, *_ in parts.values()),
+        "overhead_seconds": sum(start + tracking for *_, start, tracking in parts.values()),
+        "dvc_seconds": max(0.0, processes.started() - began - sum(fresh)),
+    }
 
 
 if __name__ == "__main__":

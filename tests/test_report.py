@@ -70,7 +70,7 @@ def test_the_row_is_whole_and_closed(family: Family) -> None:
     assert run.data.metrics["train.tokens"] == 160
     assert [step for step, _ in family.history(run, "train.loss")] == list(range(1, 50))
     assert family.history(run, "train.validation_loss") == [(20, 0.5), (40, 0.4)]
-    assert run.data.metrics["report.pipeline_seconds"] == 50
+    assert run.data.metrics["report.stages_seconds"] == 50
     assert run.data.metrics["report.overhead_seconds"] == 7.5
     assert run.data.params["train.learning_rate"] == "0.002"
     artifacts = family.artifacts(run)

@@ -201,6 +201,12 @@ class Delivery:
         return True
 
 
+def refusals(state: Event) -> list[str]:
+    """What MLflow would not take, for a person."""
+    points = [f"MLflow refused {state['refused']} points"] if state["refused"] else []
+    return points + [f"MLflow refused: {reason}" for reason in state["refusals"]]
+
+
 def _curve_points(path: Path, prefix: str, milliseconds: int) -> list[Metric]:
     """The points of a curve's file; its column `step` places them."""
     points = []

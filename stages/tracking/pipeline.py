@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from stages.tracking.outbox import replace_text
 
@@ -31,8 +32,13 @@ class Stage:
 
 
 def load_yaml(path: Path) -> Any:
-    """The file's values, read as YAML 1.2 as DVC does; an absent or empty file is an empty mapping."""
-    return (YAML(typ="safe", pure=True).load(path.read_text("utf-8")) or {}) if path.is_file() else {}
+    """The file's values; an absent file is an empty mapping."""
+    return parse_yaml(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def parse_yaml(text: str) -> Any:
+    """The values, read as YAML 1.2 as DVC does; nothing is an empty mapping."""
+    return YAML(typ="safe", pure=True).load(text) or {}
 
 
 def stages(root: Path = Path()) -> dict[str, Stage]:
@@ -147,37 +153,42 @@ class Snapshot:
 
     stage: Stage
     contents: Contents
-    params: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    _params_content: dict[str, str] = field(default_factory=dict)
+    params: str
+    files: dict[str, str]
 
     @classmethod
     def take(cls, stage: Stage, contents: Contents) -> "Snapshot":
         """The stage's dependencies and parameters as they are now."""
-        snapshot = cls(stage, contents)
-        snapshot.params, snapshot.files = snapshot._params(), snapshot._files()
-        return snapshot
+        return cls(stage, contents, _params_text(contents), _files(stage, contents))
 
     def changes(self) -> list[str]:
         """One line for every parameter and file that is not what it was."""
-        params, files = self._params(), self._files()
-        lines = [f"params.yaml: {name} {self.params[name]!r} -> {params.get(name)!r}" for name in self.params if self.params[name] != params.get(name)]
+        files = _files(self.stage, self.contents)
+        lines = self._changed_params()
         for path in sorted(self.files.keys() | files.keys()):
             if self.files.get(path) != files.get(path):
                 lines.append(f"{path}: {'added' if path not in self.files else 'removed' if path not in files else 'changed'}")
         return lines
 
-    def _params(self) -> dict[str, Any]:
-        """The stage's parameters; the file is read again only when it has changed."""
-        content = self.contents.files("params.yaml")
-        if self.params and content == self._params_content:
-            return self.params
-        self._params_content = content
-        values = load_yaml(self.contents.root / "params.yaml")
-        return {name: _lookup(values, name) for name in self.stage.params}
+    def _changed_params(self) -> list[str]:
+        now = _params_text(self.contents)
+        if now == self.params:
+            return []
+        try:
+            old, new = parse_yaml(self.params), parse_yaml(now)
+        except YAMLError:
+            return ["params.yaml: no longer readable"]
+        values = [(name, _lookup(old, name), _lookup(new, name)) for name in self.stage.params]
+        return [f"params.yaml: {name} {before!r} -> {after!r}" for name, before, after in values if before != after]
 
-    def _files(self) -> dict[str, str]:
-        return {path: content for name in self.stage.dependencies for path, content in self.contents.files(name).items()}
+
+def _params_text(contents: Contents) -> str:
+    path = contents.root / "params.yaml"
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def _files(stage: Stage, contents: Contents) -> dict[str, str]:
+    return {path: content for name in stage.dependencies for path, content in contents.files(name).items()}
 
 
 def _lookup(values: Any, dotted: str) -> Any:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import time
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -50,9 +51,11 @@ def _start(process_id: int) -> int:
         raise ProcessLookupError(process_id) from None
 
 
-def started() -> float:
-    """When this process began, in seconds of time.time()."""
-    return float(psutil.Process().create_time())
+def started(name: str = "") -> float:
+    """When a process began that `identity` named, this one by default: in seconds of time.time(); now, when it is gone or elsewhere."""
+    if not name:
+        return float(psutil.Process().create_time())
+    return float(psutil.Process(int(name.split(":")[-2])).create_time()) if alive(name) and name.startswith(socket.gethostname()) else time.time()
 
 
 def dvc_command() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from stages.tracking import lineage, processes
-from stages.tracking.delivery import Delivery, Stores, say
+from stages.tracking.delivery import Delivery, Stores, refusals, say
 from stages.tracking.outbox import Event, Outbox, replace_text, take, waiting
 from stages.tracking.redact import clean
 
@@ -135,9 +135,11 @@ class Recorder:
             self.news.append(f"{opening['stage']} of run {opening['name']} died; the run is KILLED, with its {state['points']} points")
         elif not self._is_family(opening):
             self.news.append(f"{opening['stage']} of run {opening['name']} was not sent completely; its {state['points']} points are in MLflow now")
-        if self.news and processes.alive(opening["process"]):
+        if state["end"] is not None and state["end"]["waits"] and processes.alive(opening["process"]):
             state["news"], self.news = self.news, []
             delivery.outbox.acknowledge(state)
+        else:
+            self.news += [f"{opening['stage']}: {line}" for line in refusals(state)]
 
     def _bury(self, delivery: Delivery) -> None:
         """Remove an outbox that is delivered and that its stage no longer looks at."""

@@ -5,11 +5,11 @@ import sys
 import time
 from pathlib import Path
 
+from stages.tracking.delivery import refusals
 from stages.tracking.outbox import Outbox, take
 from stages.tracking.recorder import lock_of
 
 WAIT_SECONDS = 10.0  # at the end of the last stage, or of a failed one; after that the recorder goes on alone
-PASSING_SECONDS = 1.0  # at the end of a stage that others follow, while which it goes on
 TROUBLED_SECONDS = 2.0  # where MLflow does not answer
 MOST_STARTS = 4
 POLL_SECONDS = 0.03
@@ -39,19 +39,23 @@ class Recording:
             nothing = subprocess.DEVNULL
             self._process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=log, cwd=package, start_new_session=True)
 
-    def wait(self, passing: bool) -> list[str]:
-        """Wait until everything is in MLflow, within bounds; returns what a person should know. `passing`: other stages of the command follow."""
+    def pass_on(self) -> list[str]:
+        """Others of the command follow, while which the recorder goes on: nothing to wait for. Returns what a person should know."""
         self.check()
-        limit = PASSING_SECONDS if passing else WAIT_SECONDS
+        trouble = self._outbox.delivered().get("trouble", "")
+        return [self._late(trouble)] if trouble else []
+
+    def wait(self) -> list[str]:
+        """Wait until everything is in MLflow, within bounds; returns what a person should know."""
+        self.check()
         began, troubled = time.monotonic(), 0.0
         while not (state := self._outbox.delivered()).get("finished"):
             now = time.monotonic()
             troubled = (troubled or now) if state.get("trouble") else 0.0
-            if now - began > limit or (troubled and now - troubled > TROUBLED_SECONDS):
-                return [] if passing and not troubled else [self._late(state.get("trouble", ""))]
+            if now - began > WAIT_SECONDS or (troubled and now - troubled > TROUBLED_SECONDS):
+                return [self._late(state.get("trouble", ""))]
             time.sleep(POLL_SECONDS)
-        refused = [f"MLflow refused {state['refused']} points"] if state["refused"] else []
-        return [*state["news"], *refused, *(f"MLflow refused: {reason}" for reason in state["refusals"])]
+        return [*state["news"], *refusals(state)]
 
     def _late(self, trouble: str) -> str:
         """How much is still to be sent, and how that comes about."""

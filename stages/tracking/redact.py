@@ -56,8 +56,12 @@ def clean_file(path: Path) -> None:
 
 def clean_values(values: Any) -> Any:
     """The same for every text in nested mappings and lists."""
+    return _nested(secrets(), values)
+
+
+def _nested(hidden: list[str], values: Any) -> Any:
     if isinstance(values, str):
-        return clean(values)
+        return _without(hidden, values)
     if isinstance(values, Mapping):
-        return {name: clean_values(value) for name, value in values.items()}
-    return [clean_values(value) for value in values] if isinstance(values, list | tuple) else values
+        return {name: _nested(hidden, value) for name, value in values.items()}
+    return [_nested(hidden, value) for value in values] if isinstance(values, list | tuple) else values

@@ -37,23 +37,28 @@ def finite(values: Any, name: str = "") -> tuple[Any, dict[str, float]]:
     return (value, {}) if math.isfinite(value) else (None, {name: value})
 
 
+def path(stage: str) -> Path:
+    """Where a stage's results lie."""
+    return FOLDER / f"{stage}.json"
+
+
 def write(stage: str, values: Values) -> None:
     """reports/<stage>.json, whole or not at all."""
     FOLDER.mkdir(exist_ok=True)
-    replace_text(FOLDER / f"{stage}.json", json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    replace_text(path(stage), json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read(stage: str) -> dict[str, Any]:
     """reports/<stage>.json; raises ValueError naming the file when it is absent or damaged."""
-    path = FOLDER / f"{stage}.json"
+    place = path(stage)
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(place.read_text("utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing; run `dvc repro {stage}`") from None
+        raise ValueError(f"{place} is missing; run `dvc repro {stage}`") from None
     except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); run `dvc repro -f -s {stage}`") from None
+        raise ValueError(f"{place} is not valid JSON ({error}); run `dvc repro -f -s {stage}`") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold an object, not {type(values).__name__}; run `dvc repro -f -s {stage}`")
+        raise ValueError(f"{place} must hold an object, not {type(values).__name__}; run `dvc repro -f -s {stage}`")
     return values
 
 

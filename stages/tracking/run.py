@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from stages.tracking import interrupts, lineage, processes, results
 from stages.tracking.curves import AXES, read
+from stages.tracking.imports import ImportClock
 from stages.tracking.outbox import Outbox, home, replace_text
 from stages.tracking.output import Tee
 from stages.tracking.pipeline import Contents, Snapshot, Stage, key, stages
@@ -47,6 +48,7 @@ class Run:
         self._curves: set[str] = set()
         self._flagged: set[str] = set()
         self._over = threading.Event()
+        self._imports = ImportClock()
 
     def __enter__(self) -> Self:
         with self.timed("tracking"):
@@ -61,12 +63,13 @@ class Run:
             self._open({output for made in pipeline.values() for output in made.outputs})
             threading.Thread(target=self._watch, name="tracking", daemon=True).start()
             self._handlers = interrupts.catch()
+            self._imports.start()
         return self
 
     def _open(self, made: set[str]) -> None:
         """The first event: which run this is, and where it comes from. What dvc.lock says holds once an earlier stage has run."""
         later = not made.isdisjoint(self._snapshot.stage.dependencies)
-        sha, diff = lineage.commit(), lineage.uncommitted()
+        sha, diff, hashes = lineage.commit(), lineage.uncommitted(), lineage.hashes() if later else {}
         self.title = os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{self.key[:6]}"
         self._writer.write(
             "open",
@@ -80,14 +83,19 @@ class Run:
             experiment=self.experiment,
             secrets=names(),
             params=clean_values({name: results.text(value) for name, value in results.flat(self.params)}),
-            tags=clean_values(lineage.tags(sha, diff) | (lineage.hashes() if later else {})),
-            dataset=clean_values(lineage.dataset(self.params)) if later else None,
+            tags=clean_values(lineage.tags(sha, diff) | hashes),
+            dataset=clean_values(lineage.dataset(self.params, hashes.get("hash.data", ""))),
         )
         self._text("params.json", json.dumps(clean_values(self.params), indent=2, ensure_ascii=False, default=str))
         if diff:
             self._text("uncommitted.diff", diff)
         if later and Path("dvc.lock").is_file():
             self.artifact("dvc.lock")
+
+    @property
+    def command_began(self) -> float:
+        """When the DVC command began that runs this stage, or else the stage itself: in seconds of time.time()."""
+        return processes.started(self._dvc)
 
     def point(self, step: int, values: Mapping[str, float]) -> None:
         """One point of each named curve, "<stage>.loss" for "loss"; never waits or raises. A non-finite value is flagged and kept out of the chart."""
@@ -140,7 +148,7 @@ class Run:
         One that is named like a curve becomes the metric "<stage>.final_<key>". Seconds spent are added under "seconds".
         """
         self._report = dict(values)
-        self._seconds["total"] = time.time() - processes.started()
+        self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
         _, bad = self._save_report()
         for name, value in bad.items():
             self._flag(name, value, "the report")
@@ -149,7 +157,7 @@ class Run:
         """Once more, with all seconds, and as metrics."""
         if self._report is None:
             return
-        self._seconds["total"] = time.time() - processes.started()
+        self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
         values, _ = self._save_report()
         self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=results.metrics(self.name, values, self._curves))
 
@@ -209,6 +217,7 @@ class Run:
         with self.timed("tracking"):
             interrupts.release(self._handlers)
             handlers = interrupts.hurry()
+            self._imports.stop()
             self._over.set()
             status, code, reason = self._verdict(error)
         try:
@@ -220,10 +229,11 @@ class Run:
         self._tee.close()
         with contextlib.suppress(OSError):
             clean_file(self._outbox.log)
-        self._writer.write("end", status=status, milliseconds=_now(), tags=tags)
+        passing = bool(self._dvc) and status == "FINISHED" and not self.closing
+        self._writer.write("end", status=status, milliseconds=_now(), tags=tags, waits=not passing)
         self._writer.close()
         with self.timed("waiting"):  # for the recorder; MLflow cannot know it, so it stands in the file alone
-            news = self._recording.wait(passing=bool(self._dvc) and status == "FINISHED" and not self.closing)
+            news = self._recording.pass_on() if passing else self._recording.wait()
         if self._report is not None and not code:
             self._save_report()
         for line in news:

@@ -42,7 +42,7 @@ def markdown(name: str, key: str, reports: Reports, samples: str = "") -> str:
         table(("stage", "figure", "value"), rows(reports)),
         "## Against plain compressors, on the same text" + "\n\n" + table(("", "bits per byte"), against(reports)) if against(reports) else "",
         "## Samples" + "\n\n" + shorten(_deeper(samples), MAX_SAMPLES) if samples.strip() else "",
-        "## Where the time went\n\n" + table(("stage", "whole", "its own work", "starting", "tracking"), times(reports)),
+        "## Where the time went\n\n" + table(("stage", "whole", "its own work", "starting, importing", "tracking"), times(reports)),
         f"Key `{key}`: the same for the same parameters, code, lock and inputs, here, in `reports/report.json` and in `dvc exp show`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -69,9 +69,9 @@ class Family:
         for line in self.dvc.stdout:
             self._told.put(int(line))
 
-    def run(self, text: str) -> int:
+    def run(self, text: str, *, deliver: bool = True) -> int:
         self.start(text)
-        return self.code()
+        return self.code() if deliver else self._told.get(timeout=60)
 
     def deliver(self) -> list[Any]:
         """Deliver everything; the runs then, the oldest first."""

