@@ -27,7 +27,7 @@ def main() -> None:
         page = summary.markdown(run.title, run.key, reports, SAMPLES.read_text("utf-8") if SAMPLES.is_file() else "")
         (SUMMARY / "summary.md").write_text(page, "utf-8")
         publish(run, page)
-        run.report({"key": run.key, **overhead(reports, run.command_began)})
+        run.report({"key": run.key, **overhead(reports, run.command_began)}, beside=summary.headline(reports))
         table("", ("stage", "figure", "value"), summary.rows(reports))
         table("Where the time went", ("stage", "whole", "its own work", "starting, importing", "tracking"), summary.times(reports))
         print(f"{summary.verdict(reports)}\nSummary: {SUMMARY / 'summary.md'}; every experiment: make ui")

@@ -46,6 +46,7 @@ def test_the_page_the_images_and_the_key(family: Family) -> None:
     assert "**1.500 bits per byte**" in page
     assert "upon a time" in page
     assert key in page
+    assert json.loads((family.folder / "reports/report.json").read_text("utf-8"))["evaluate"] == {"loss": 0.7, "bits_per_byte": 1.5}
     assert {path.name for path in (family.folder / "summary").iterdir()} == {
         "summary.md",
         "loss.png",
@@ -68,6 +69,7 @@ def test_the_row_is_whole_and_closed(family: Family) -> None:
     assert run.data.metrics["evaluate.bits_per_byte"] == 1.5
     assert run.data.metrics["train.final_loss"] == 0.1
     assert run.data.metrics["train.tokens"] == 160
+    assert not [name for name in run.data.metrics if name.startswith("report.evaluate")]
     assert [step for step, _ in family.history(run, "train.loss")] == list(range(1, 50))
     assert family.history(run, "train.validation_loss") == [(20, 0.5), (40, 0.4)]
     assert run.data.metrics["report.stages_seconds"] == 50

@@ -45,6 +45,7 @@ class Run:
         self.key, self.title = "", ""
         self._seconds: dict[str, float] = {"start": time.time() - processes.started()}
         self._report: dict[str, Any] | None = None
+        self._beside: dict[str, Any] = {}
         self._curves: set[str] = set()
         self._flagged: set[str] = set()
         self._over = threading.Event()
@@ -142,12 +143,13 @@ class Run:
         """Markdown that MLflow shows at the head of the run's page."""
         self._writer.write("note", text=clean(text))
 
-    def report(self, values: results.Values) -> None:
+    def report(self, values: results.Values, *, beside: results.Values | None = None) -> None:
         """The stage's results: reports/<stage>.json and metrics "<stage>.<key>". A non-finite number becomes null there, is no metric, and is flagged.
 
-        One that is named like a curve becomes the metric "<stage>.final_<key>". Seconds spent are added under "seconds".
+        One that is named like a curve becomes the metric "<stage>.final_<key>". Seconds spent are added under "seconds". What stands `beside` the results is
+        in the file alone: it has metrics elsewhere.
         """
-        self._report = dict(values)
+        self._report, self._beside = dict(values), dict(beside or {})
         self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
         _, bad = self._save_report()
         for name, value in bad.items():
@@ -166,7 +168,7 @@ class Run:
         assert self._report is not None
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
         values, bad = results.finite({**self._report, "seconds": {**self._report.get("seconds", {}), **seconds}})
-        results.write(self.name, values)
+        results.write(self.name, {**results.finite(self._beside)[0], **values})
         return values, bad
 
     def fill(self, stage_name: str, values: results.Values, curves: Sequence[tuple[Path, str]], files: Sequence[Path] = ()) -> None:

@@ -33,6 +33,15 @@ ROWS: tuple[tuple[str, str, str, Callable[[Any], str]], ...] = (
     ("evaluate", "gate_passed", "gate passed", lambda value: "yes" if value else "no"),
 )
 
+# The same of the best int8 variant.
+VARIANT: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("bytes", "size", size),
+    ("size_ratio", "size, share of fp32", "{:.3f}".format),
+    ("perplexity_increase", "change of perplexity", "{:+.2%}".format),
+    ("prefill_speedup", "speed reading, times fp32", "{:.2f}".format),
+    ("decode_speedup", "speed writing, times fp32", "{:.2f}".format),
+)
+
 
 def markdown(name: str, key: str, reports: Reports, samples: str = "") -> str:
     """The page. A figure that a stage did not report is left out; `samples` is Markdown too, its end is cut off when it is long."""
@@ -74,21 +83,31 @@ def rows(reports: Reports) -> list[tuple[str, str, str]]:
     return found + _quantized(reports.get("quantize", {}))
 
 
+def headline(reports: Reports) -> dict[str, dict[str, Any]]:
+    """The figures of the table by stage and name, as DVC's metrics: few enough to compare experiments by."""
+    found: dict[str, dict[str, Any]] = {}
+    for stage, name, _, _ in ROWS:
+        value = dict(flat(reports.get(stage, {}))).get(name)
+        if isinstance(value, int | float):
+            found.setdefault(stage, {})[name] = value
+    best, variant = _best(reports.get("quantize", {}))
+    if variant:
+        found["quantize"] = {"best": best, **{name: variant[name] for name, _, _ in VARIANT if isinstance(variant.get(name), int | float)}}
+    return found
+
+
+def _best(figures: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Name and figures of the best int8 variant; none where every one was refused."""
+    best = str(figures.get("best"))
+    variant = figures.get(best)
+    return best, variant if isinstance(variant, Mapping) else {}
+
+
 def _quantized(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The best int8 variant beside fp32."""
-    best = figures.get("best")
-    variant = figures.get(str(best))
-    if not isinstance(variant, Mapping):
-        return []
-    written: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-        ("bytes", "size", size),
-        ("size_ratio", "size, share of fp32", "{:.3f}".format),
-        ("perplexity_increase", "change of perplexity", "{:+.2%}".format),
-        ("prefill_speedup", "speed reading, times fp32", "{:.2f}".format),
-        ("decode_speedup", "speed writing, times fp32", "{:.2f}".format),
-    )
-    shown = [(words, write(variant[name])) for name, words, write in written if isinstance(variant.get(name), int | float)]
-    return [("quantize", "best variant", str(best)), *(("quantize", f"{best}: {words}", value) for words, value in shown)]
+    best, variant = _best(figures)
+    shown = [(words, write(variant[name])) for name, words, write in VARIANT if isinstance(variant.get(name), int | float)]
+    return [("quantize", "best variant", best), *(("quantize", f"{best}: {words}", value) for words, value in shown)] if variant else []
 
 
 def against(reports: Reports) -> list[tuple[str, str]]:
@@ -132,5 +151,5 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _deeper(text: str) -> str:
-    """Headings two levels down, so that they stay below this page's own."""
-    return "\n".join(f"##{line}" if line.startswith("#") else line for line in text.splitlines())
+    """Without a title of its own, and with headings one level down, so that they stay below this page's."""
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in text.splitlines() if not line.startswith("# "))

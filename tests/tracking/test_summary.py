@@ -21,7 +21,7 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 
 def test_the_page() -> None:
-    page = summary.markdown("abc-1234", "1234567890", REPORTS, "# Prompt\n\nOnce upon a time\n")
+    page = summary.markdown("abc-1234", "1234567890", REPORTS, "# Samples\n\n## Prompt\n\nOnce upon a time\n")
     assert page.startswith("# abc-1234\n\n**1.630 bits per byte** on text it has not seen, fewer than bz2, the best compressor tried (1.810).\n")
     for line in (
         "| tokenize | tokens to train on | 1,000 |",
@@ -35,7 +35,8 @@ def test_the_page() -> None:
         "| all | 1m 05s | 1m 01s | 2.0s | 2.0s |",
     ):
         assert line in page, line
-    assert "### Prompt" in page
+    assert "## Samples\n\n### Prompt\n" in page
+    assert page.count("Samples") == 1
     assert "peak memory" not in page
     assert "`1234567890`" in page
 
@@ -61,6 +62,17 @@ def test_with_next_to_nothing(reports: dict[str, Any]) -> None:
     page = summary.markdown("x", "k", reports)
     assert page.startswith("# x\n")
     assert "## Samples" not in page
+
+
+def test_the_headline_has_the_tables_figures() -> None:
+    assert summary.headline(REPORTS) == {
+        "tokenize": {"train.tokens": 1000, "vocab_size": 512},
+        "train": {"last_loss": 3.25, "tokens_per_second": 4400.0},
+        "profile": {"mfu": 0.8},
+        "evaluate": {"loss": 3.0, "bits_per_byte": 1.63, "gate_passed": 1},
+        "quantize": {"best": "onnx|runtime", "size_ratio": 0.3, "perplexity_increase": -0.001},
+    }
+    assert summary.headline({"quantize": {"best": "none"}}) == {}
 
 
 def test_long_samples_are_cut_at_a_line() -> None:
