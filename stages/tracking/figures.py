@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.tracking import curves
+from stages.tracking.console import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,12 +39,16 @@ def _read(plots: Path) -> Callable[[str], Columns]:
     return columns
 
 
-def _figure(columns: int = 1, height: float = 4.0) -> tuple[Any, list["Axes"]]:
-    """A figure and its axes, side by side."""
+def _figure(panels: int = 1, height: float = 4.0) -> tuple[Any, list["Axes"]]:
+    """A figure and its axes, two in a row."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.5 * max(columns, 1.6), height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    rows, columns = (panels + 1) // 2, min(panels, 2)
+    figure = Figure(figsize=(4.5 * max(columns, 1.6), height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[panels:]:
+        spare.set_axis_off()
+    return figure, axes[:panels]
 
 
 def _line(axes: "Axes", x: Sequence[Any], y: Sequence[Any], label: str, **style: Any) -> None:
@@ -139,7 +144,7 @@ def quantization(read: Callable[[str], Columns]) -> Any | None:
 def _bars(axes: "Axes", names: Sequence[Any], values: Sequence[float | None]) -> None:
     """Horizontal bars, the first on top, each with its value; where there is no value there is no bar."""
     bars = axes.barh([str(name) for name in names], [value or 0.0 for value in values], color=BLUE)
-    axes.bar_label(bars, labels=["" if value is None else f"{value:.4g}" for value in values], padding=3, fontsize=8)
+    axes.bar_label(bars, labels=["" if value is None else number(value) for value in values], padding=3, fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.2)
 
