@@ -1,6 +1,6 @@
 """Batches as pure functions of (seed, epoch, index): causal or masked blocks of a shard, shuffled by a formula, through a DataLoader or in text order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -118,10 +118,10 @@ class Blocks(Dataset[Batch]):
         predicted = int((labels != IGNORED).sum())
         return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), None, epoch, start, predicted, inputs.size)
 
-    def window(self, index: int, count: int, length: int) -> Batch:
-        """`count` windows of `length` tokens in text order, the first at block `index`, with the masks of epoch 0."""
-        rows = [self._row(0, block, block * self.sequence_length, length) for block in range(index, index + count)]
-        return self._collate(rows, 0, index)
+    def windows(self, indices: Sequence[int], length: int) -> Batch:
+        """Windows of `length` tokens, one at each block of `indices`, with the masks of epoch 0."""
+        rows = [self._row(0, block, block * self.sequence_length, length) for block in indices]
+        return self._collate(rows, 0, indices[0])
 
 
 class _Places(Sampler[Place]):
@@ -188,6 +188,20 @@ def ordered(blocks: Blocks, batch_size: int, max_tokens: int | None = None) -> I
     tokens = available if max_tokens is None else min(available, max_tokens)
     whole, rest = divmod(tokens, length)
     for index in range(0, whole, batch_size):
-        yield blocks.window(index, min(batch_size, whole - index), length)
+        yield blocks.windows(range(index, min(index + batch_size, whole)), length)
     if rest:
-        yield blocks.window(whole, 1, rest)
+        yield blocks.windows([whole], rest)
+
+
+def spread(blocks: Blocks, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
+    """At most `max_tokens` input tokens (None: all) as whole blocks spread evenly over the split, so that a sample speaks for all of it; the same each time.
+
+    What is not larger than one block, and a split that is not cut, is read as by `ordered`.
+    """
+    whole, wanted = len(blocks), (max_tokens or 0) // blocks.sequence_length
+    if not 0 < wanted < whole:
+        yield from ordered(blocks, batch_size, max_tokens)
+        return
+    indices = [index * whole // wanted for index in range(wanted)]
+    for start in range(0, wanted, batch_size):
+        yield blocks.windows(indices[start : start + batch_size], blocks.sequence_length)

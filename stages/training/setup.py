@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stages.data.batches import Batch, Blocks, ordered, stream
+from stages.data.batches import Batch, Blocks, spread, stream
 from stages.data.shards import TOKENS_FOLDER, Meta, Split, open_split
 from stages.models import device as devices
 from stages.models.build import build
@@ -83,7 +83,7 @@ class Setup:
     def validate(self) -> float:
         """Loss on the validation split: nats per predicted token, the same tokens each time."""
         train = self.params.train
-        batches = ordered(self.validation, train.batch_size, train.validation_tokens)
+        batches = spread(self.validation, train.batch_size, train.validation_tokens)
         return mean_loss(self.model, batches, precision=self.precision, device=self.device, loss_chunk=train.loss_chunk)
 
     def adapt(self, validation_loss: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.data.batches import IGNORED, Batch, Blocks, ordered, stream
+from stages.data.batches import IGNORED, Batch, Blocks, ordered, spread, stream
 from stages.data.tokenizer import train
 from tests.data.made import shard
 
@@ -170,6 +170,17 @@ def test_ordered_reads_every_token_in_text_order_without_padding(batch_size, tmp
 @pytest.mark.parametrize(("max_tokens", "expected"), [(None, 332), (1, 1), (15, 15), (16, 16), (100, 100), (10_000, 332)])
 def test_ordered_stops_at_max_tokens(max_tokens, expected, tmp_path):
     assert sum(batch.tokens for batch in ordered(blocks(tmp_path, 333), 4, max_tokens)) == expected
+
+
+@pytest.mark.parametrize(("max_tokens", "expected"), [(None, 332), (10_000, 332), (332, 332), (100, 96), (16, 16), (15, 15)])
+def test_spread_takes_whole_blocks_within_max_tokens(max_tokens, expected, tmp_path):
+    assert sum(batch.tokens for batch in spread(blocks(tmp_path, 333), 4, max_tokens)) == expected
+
+
+def test_spread_reaches_over_the_whole_split(tmp_path):
+    data = blocks(tmp_path, 333)  # 20 blocks of 16
+    starts = [row[0] for batch in spread(data, 3, 80) for row in batch.inputs.tolist()]
+    assert starts == data.shard.read(0, 320)[::64].tolist()
 
 
 def test_ordered_masks_are_the_same_each_time_and_for_each_batch_size(tmp_path):
