@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from stages.tracking import curves, processes
+from stages.tracking.claims import Claim, Joined
 from stages.tracking.outbox import Event, Outbox, replace_text
-from stages.tracking.redact import clean, names
-from stages.tracking.store import Claim, Joined, Metric, Store, permanent
+from stages.tracking.redact import clean, secret_names
+from stages.tracking.store import Metric, Store, permanent
 
 BATCH_SECONDS = 2.0  # between two deliveries of a running stage
 LOG_SECONDS = 60.0  # between two uploads of what it prints
-LOG_HEAD_BYTES, LOG_TAIL_BYTES = 1 << 20, 8 << 20  # of what a stage printed; the middle of more is left out
 START: Event = {"offset": 0, "points": 0, "refused": 0, "refusals": [], "run_id": None, "end": None, "finished": False, "trouble": "", "news": []}
 
 
@@ -112,10 +112,10 @@ class Delivery:
         if size == self._logged_bytes:
             return
         assert self._joined
-        if self.state["end"] is None and not set(self.opening["secrets"]) <= set(names()):
+        if self.state["end"] is None and not set(self.opening["secrets"]) <= set(secret_names()):
             return  # only the stage's own environment knows what must not be in it
         path = self.outbox.files / (f"{self.opening['stage']}.log" if self._joined.tries == 1 else f"{self.opening['stage']}-{self._joined.tries}.log")
-        replace_text(path, clean(_ends_of(self.outbox.log, size)))
+        replace_text(path, clean(self.outbox.printed()))
         self._tell(lambda store, run: store.artifact(run, path, "logs"))
         self._logged_bytes = size
 
@@ -158,7 +158,7 @@ class Delivery:
         self._tell(lambda store, run: store.describe(run, opening["params"], opening["tags"]))
         if opening["dataset"]:
             self._tell(lambda store, run: store.dataset(run, opening["dataset"]))
-        environment = self.outbox.folder.parents[1] / "environment.txt"
+        environment = self.outbox.home / "environment.txt"
         if environment.is_file():
             self._tell(lambda store, run: store.artifact(run, environment))
 
@@ -216,17 +216,6 @@ def _curve_points(path: Path, prefix: str, milliseconds: int) -> list[Metric]:
             values = ((name, value) for name, value in row.items() if name not in curves.AXES and isinstance(value, float))
             points += [(f"{prefix}{name}", value, milliseconds, int(step)) for name, value in values]
     return points
-
-
-def _ends_of(log: Path, size: int) -> str:
-    """A log as text, without the middle of a huge one."""
-    with log.open("rb") as file:
-        if size <= LOG_HEAD_BYTES + LOG_TAIL_BYTES:
-            return file.read().decode("utf-8", "replace")
-        head = file.read(LOG_HEAD_BYTES)
-        file.seek(size - LOG_TAIL_BYTES)
-        cut = f"\n... {size - LOG_HEAD_BYTES - LOG_TAIL_BYTES} bytes are left out here ...\n".encode()
-        return (head + cut + file.read()).decode("utf-8", "replace")
 
 
 def say(line: str) -> None:

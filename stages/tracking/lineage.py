@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,27 @@ from stages.tracking.pipeline import file_hash, parse_yaml
 MAX_DIFF_BYTES = 2_000_000
 HASH_LENGTH = 16  # hexadecimal digits
 SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "dvc", "mlflow", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a stage comes from: the commit ("" without git), what is not committed, tags, and the data it reads."""
+
+    commit: str
+    diff: str
+    tags: dict[str, str]
+    dataset: dict[str, str] | None
+
+
+def origin(params: Mapping[str, Any], *, later: bool) -> Origin:
+    """The present origin; what dvc.lock says of the data counts for a stage that comes `later` than tokenize."""
+    sha, diff, locked = commit(), uncommitted(), hashes() if later else {}
+    return Origin(sha, diff, tags(sha, diff) | locked, dataset(params, locked.get("hash.data", "")))
+
+
+def title(sha: str, key: str) -> str:
+    """The name of a run: DVC's experiment, else commit and key."""
+    return os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{key[:6]}"
 
 
 def git(*arguments: str) -> str:

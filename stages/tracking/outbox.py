@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from stages.tracking import processes
 
+LOG_HEAD_BYTES, LOG_TAIL_BYTES = 1 << 20, 8 << 20  # of what a stage printed; the middle of more is left out
 LONGEST_END = 1 << 14  # bytes of the event that ends a stage
 OPENING = dict.fromkeys(("key", "stage", "name", "process", "dvc", "workspace", "experiment"), str) | {
     "closing": bool,
@@ -36,12 +39,22 @@ def home() -> Path:
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here) / ".underbudget"
 
 
+def make(stage: str) -> "Outbox":
+    """An outbox in the project; where nothing can be written, one that at least lets the stage run."""
+    try:
+        return Outbox.create(home(), stage)
+    except OSError as error:
+        print(f"tracking: {error}; this stage will be missing from MLflow", file=sys.stderr)
+        return Outbox.create(Path(tempfile.mkdtemp(prefix="underbudget-")), stage)
+
+
 class Outbox:
     """One stage's folder under home()/outbox."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log, self.files = folder / "output.log", folder / "files"
+        self.home = folder.parents[1]
         self._events, self._delivered = folder / "events.jsonl", folder / "delivered.json"
         self._opening: Event | None = None
 
@@ -115,6 +128,17 @@ class Outbox:
             self._opening = event if whole else None
         return self._opening
 
+    def printed(self) -> str:
+        """The stage's log as text, without the middle of a huge one."""
+        with self.log.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= LOG_HEAD_BYTES + LOG_TAIL_BYTES:
+                return file.read().decode("utf-8", "replace")
+            head = file.read(LOG_HEAD_BYTES)
+            file.seek(size - LOG_TAIL_BYTES)
+            cut = f"\n... {size - LOG_HEAD_BYTES - LOG_TAIL_BYTES} bytes are left out here ...\n".encode()
+            return (head + cut + file.read()).decode("utf-8", "replace")
+
     def delivered(self) -> Event:
         """How far delivery has come: offset, points, refused, run_id."""
         try:
@@ -129,7 +153,7 @@ class Outbox:
 
     def set_aside(self) -> Path:
         """Keep it for a person to look at, where no command tries it again; returns the place."""
-        place = self.folder.parents[1] / "refused"
+        place = self.home / "refused"
         place.mkdir(exist_ok=True)
         return self.folder.rename(place / self.folder.name)
 

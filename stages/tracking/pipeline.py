@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.tracking.outbox import replace_text
+from stages.tracking.results import flat
 
 KEY_LENGTH = 16  # hexadecimal digits
 LARGE_BYTES = 32 << 20
@@ -67,6 +68,12 @@ def free_dependencies(pipeline: Mapping[str, Stage]) -> list[str]:
     made = {output for stage in pipeline.values() for output in stage.outputs}
     named = {dependency for stage in pipeline.values() for dependency in stage.dependencies}
     return sorted(path for path in named if not any(path == output or path.startswith(f"{output}/") for output in made))
+
+
+def follows(pipeline: Mapping[str, Stage], name: str) -> bool:
+    """Whether a stage needs what another one makes."""
+    made = {output for stage in pipeline.values() for output in stage.outputs}
+    return name in pipeline and not made.isdisjoint(pipeline[name].dependencies)
 
 
 def key(params: Mapping[str, Any], contents: "Contents", pipeline: Mapping[str, Stage]) -> str:
@@ -178,8 +185,9 @@ class Snapshot:
             old, new = parse_yaml(self.params), parse_yaml(now)
         except YAMLError:
             return ["params.yaml: no longer readable"]
-        values = [(name, _lookup(old, name), _lookup(new, name)) for name in self.stage.params]
-        return [f"params.yaml: {name} {before!r} -> {after!r}" for name, before, after in values if before != after]
+        before, after = (dict(flat({name: _lookup(values, name) for name in self.stage.params})) for values in (old, new))
+        changed = [name for name in before | after if before.get(name) != after.get(name)]
+        return [f"params.yaml: {name} {before.get(name)!r} -> {after.get(name)!r}" for name in changed]
 
 
 def _params_text(contents: Contents) -> str:

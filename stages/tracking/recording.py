@@ -20,7 +20,7 @@ class Recording:
 
     def __init__(self, outbox: Outbox, family: str) -> None:
         self._outbox, self._family, self._starts = outbox, family, 0
-        self._home = outbox.folder.parents[1]
+        self._home = outbox.home
         self._process: subprocess.Popen[bytes] | None = None
         self.check()
 

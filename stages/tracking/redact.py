@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)(?P<user>[^\s/@'\"]+)@")
 
 def secrets() -> list[str]:
     """Values of environment variables that hold a secret, and passwords in addresses there; the longest first."""
-    found = {os.environ[name] for name in names() if _SECRET_NAME.search(name)}
+    found = {os.environ[name] for name in secret_names() if _SECRET_NAME.search(name)}
     for value in os.environ.values():
         for match in _ADDRESS.finditer(value):
             user, _, password = match["user"].partition(":")
@@ -23,7 +23,7 @@ def secrets() -> list[str]:
     return sorted((value for value in found if len(value) >= SHORTEST and value.lower() not in ("true", "false")), key=len, reverse=True)
 
 
-def names() -> list[str]:
+def secret_names() -> list[str]:
     """The environment variables that hold a secret."""
     return sorted(name for name, value in os.environ.items() if _SECRET_NAME.search(name) or _ADDRESS.search(value))
 

@@ -3,26 +3,24 @@
 import contextlib
 import json
 import math
-import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from stages.tracking import interrupts, lineage, processes, results
+from stages.tracking import ending, lineage, processes, results
+from stages.tracking import outbox as outboxes
 from stages.tracking.curves import AXES, read
 from stages.tracking.imports import ImportClock
-from stages.tracking.outbox import Outbox, home, replace_text
+from stages.tracking.outbox import replace_text
 from stages.tracking.output import Tee
-from stages.tracking.pipeline import Contents, Snapshot, Stage, key, stages
+from stages.tracking.pipeline import Contents, Snapshot, Stage, follows, key, stages
 from stages.tracking.recording import Recording
-from stages.tracking.redact import clean, clean_file, clean_values, names
+from stages.tracking.redact import clean, clean_file, clean_values, secret_names
 
 WATCH_SECONDS = 10.0  # between two looks at the recorder and at what the stage depends on
 
@@ -53,43 +51,31 @@ class Run:
 
     def __enter__(self) -> Self:
         with self.timed("tracking"):
-            self._outbox = _outbox(self.name)
+            self._outbox = outboxes.make(self.name)
             self._dvc = processes.dvc_command()
             self._writer, self._recording = self._outbox.writer(), Recording(self._outbox, self._dvc or processes.identity())
-            self._tee = Tee(self._outbox.log)
-            contents, pipeline = Contents(memory=self._outbox.folder.parents[1] / "hashes.json"), stages()
+            contents, pipeline = Contents(memory=self._outbox.home / "hashes.json"), stages()
             self.key = key(self.params, contents, pipeline)
             self._snapshot = Snapshot.take(pipeline.get(self.name, Stage()), contents)
             contents.remember()
-            self._open({output for made in pipeline.values() for output in made.outputs})
+            self._open(later=follows(pipeline, self.name))
             threading.Thread(target=self._watch, name="tracking", daemon=True).start()
-            self._handlers = interrupts.catch()
+            self._tee = Tee(self._outbox.log)
+            self._handlers = ending.catch()
             self._imports.start()
         return self
 
-    def _open(self, made: set[str]) -> None:
-        """The first event: which run this is, and where it comes from. What dvc.lock says holds once an earlier stage has run."""
-        later = not made.isdisjoint(self._snapshot.stage.dependencies)
-        sha, diff, hashes = lineage.commit(), lineage.uncommitted(), lineage.hashes() if later else {}
-        self.title = os.environ.get("DVC_EXP_NAME") or f"{sha[:7] or 'nogit'}-{self.key[:6]}"
-        self._writer.write(
-            "open",
-            key=self.key,
-            stage=self.name,
-            name=self.title,
-            process=processes.identity(),
-            dvc=self._dvc,
-            workspace=str(Path.cwd()),
-            closing=self.closing,
-            experiment=self.experiment,
-            secrets=names(),
-            params=clean_values({name: results.text(value) for name, value in results.flat(self.params)}),
-            tags=clean_values(lineage.tags(sha, diff) | hashes),
-            dataset=clean_values(lineage.dataset(self.params, hashes.get("hash.data", ""))),
-        )
+    def _open(self, *, later: bool) -> None:
+        """The first event: which run this is, and where it comes from. What dvc.lock says holds for a stage that follows others."""
+        origin = lineage.origin(self.params, later=later)
+        self.title = lineage.title(origin.commit, self.key)
+        identity = {"process": processes.identity(), "dvc": self._dvc, "workspace": str(Path.cwd())}
+        names = {"key": self.key, "stage": self.name, "name": self.title, "experiment": self.experiment, "closing": self.closing}
+        params = clean_values({name: results.text(value) for name, value in results.flat(self.params)})
+        self._writer.write("open", **identity, **names, params=params, secrets=secret_names(), **clean_values({"tags": origin.tags, "dataset": origin.dataset}))
         self._text("params.json", json.dumps(clean_values(self.params), indent=2, ensure_ascii=False, default=str))
-        if diff:
-            self._text("uncommitted.diff", diff)
+        if origin.diff:
+            self._text("uncommitted.diff", origin.diff)
         if later and Path("dvc.lock").is_file():
             self.artifact("dvc.lock")
 
@@ -150,26 +136,29 @@ class Run:
         in the file alone: it has metrics elsewhere.
         """
         self._report, self._beside = dict(values), dict(beside or {})
-        self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
-        _, bad = self._save_report()
-        for name, value in bad.items():
+        for name, value in self._save_report()[1].items():
             self._flag(name, value, "the report")
 
-    def _finish_report(self) -> None:
-        """Once more, with all seconds, and as metrics."""
-        if self._report is None:
-            return
-        self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
-        values, _ = self._save_report()
-        self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=results.metrics(self.name, values, self._curves))
-
     def _save_report(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Write the file; returns what is in it, and the numbers that are not finite."""
+        """Write the file; returns its results, and those that are not finite."""
         assert self._report is not None
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
         values, bad = results.finite({**self._report, "seconds": {**self._report.get("seconds", {}), **seconds}})
         results.write(self.name, {**results.finite(self._beside)[0], **values})
         return values, bad
+
+    def _finish_report(self, verdict: ending.Verdict) -> ending.Verdict:
+        """The report once more, with all seconds, and as metrics; a disk that does not take it fails the stage."""
+        self._seconds |= {"total": time.time() - processes.started(), "imports": self._imports.seconds}
+        if self._report is None:
+            return verdict
+        try:
+            values, _ = self._save_report()
+        except OSError as error:
+            ending.tell(f"{self.name}: {results.path(self.name)} could not be written: {error}")
+            return ending.Verdict("FAILED", verdict.code or 1, str(error))
+        self._writer.write("point", step=0, milliseconds=_now(), curve=False, values=results.metrics(self.name, values, self._curves))
+        return verdict
 
     def fill(self, stage_name: str, values: results.Values, curves: Sequence[tuple[Path, str]], files: Sequence[Path] = ()) -> None:
         """Give the run what another stage found, if that stage itself did not run in it: DVC took it from its cache.
@@ -212,78 +201,43 @@ class Run:
             changes = self._snapshot.changes()
             pause = max(WATCH_SECONDS, 200 * (time.monotonic() - began))
             if changes and changes != warned:
-                _tell(f"{self.name}: changed while it runs; undo this before it ends, or its result is refused:", changes)
+                ending.tell(f"{self.name}: changed while it runs; undo this before it ends, or its result is refused:", changes)
             warned = changes
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self.timed("tracking"):
-            interrupts.release(self._handlers)
-            handlers = interrupts.hurry()
+            ending.release(self._handlers)
+            handlers = ending.hurry()
             self._imports.stop()
             self._over.set()
-            status, code, reason = self._verdict(error)
-        try:
-            self._finish_report()
-        except OSError as failure:
-            print(f"{self.name}: reports/{self.name}.json could not be written: {failure}", file=sys.stderr)
-            status, code, reason = "FAILED", 1, str(failure)
-        tags = {"threads": str(lineage.threads()), **({f"failure.{self.name}": clean(reason)} if reason else {})}
+            verdict = self._verdict(error)
+        verdict = self._finish_report(verdict)
+        for line in self._leave(verdict):
+            print(f"tracking: {line}", file=sys.stderr)
+        ending.release(handlers)
+        if verdict.code:
+            raise SystemExit(verdict.code) from None
+
+    def _verdict(self, error: BaseException | None) -> ending.Verdict:
+        """How the stage ended."""
+        verdict = ending.judge(self.name, error, self._tee.note)
+        changes = self._snapshot.changes() if verdict is ending.FINISHED else []
+        return ending.refuse(self.name, changes) if changes else verdict
+
+    def _leave(self, verdict: ending.Verdict) -> list[str]:
+        """Say the last word, and wait for the recorder unless other stages follow; returns what a person should know."""
         self._tee.close()
         with contextlib.suppress(OSError):
             clean_file(self._outbox.log)
-        passing = bool(self._dvc) and status == "FINISHED" and not self.closing
-        self._writer.write("end", status=status, milliseconds=_now(), tags=tags, waits=not passing)
+        follow = bool(self._dvc) and verdict is ending.FINISHED and not self.closing
+        tags = {"threads": str(lineage.threads()), **({f"failure.{self.name}": clean(verdict.reason)} if verdict.reason else {})}
+        self._writer.write("end", status=verdict.status, milliseconds=_now(), tags=tags, waits=not follow)
         self._writer.close()
-        with self.timed("waiting"):  # for the recorder; MLflow cannot know it, so it stands in the file alone
-            news = self._recording.pass_on() if passing else self._recording.wait()
-        if self._report is not None and not code:
+        with self.timed("waiting"):  # MLflow cannot know it, so it stands in the file alone
+            news = self._recording.pass_on() if follow else self._recording.wait()
+        if self._report is not None and not verdict.code:
             self._save_report()
-        for line in news:
-            print(f"tracking: {line}", file=sys.stderr)
-        interrupts.release(handlers)
-        if code:
-            raise SystemExit(code) from None
-
-    def _verdict(self, error: BaseException | None) -> tuple[str, int, str]:
-        """Status, exit code and reason of the stage's end; says on standard error what went wrong."""
-        caught = interrupts.cause(error)
-        if caught is not None:
-            print(f"{self.name}: stopped by {caught.name}", file=sys.stderr)
-            return "KILLED", interrupts.EXIT_CODES[caught], caught.name
-        if isinstance(error, SystemExit):
-            if error.code and not isinstance(error.code, int):
-                print(f"{self.name}: {error.code}", file=sys.stderr)
-            code = error.code if isinstance(error.code, int) else 1 if error.code else 0
-            return ("FAILED", code, f"exit code {error.code}") if code else self._unchanged()
-        if error is None:
-            return self._unchanged()
-        if isinstance(error, ValueError):
-            self._tee.note("".join(traceback.format_exception(error)))
-            print(f"{self.name}: {error}", file=sys.stderr)
-        else:
-            traceback.print_exception(error)
-        return "FAILED", 1, f"{type(error).__name__}: {error}"
-
-    def _unchanged(self) -> tuple[str, int, str]:
-        """FINISHED, unless DVC would record today's parameters and files for a result that yesterday's gave: it hashes them after the command."""
-        changes = self._snapshot.changes()
-        if not changes:
-            return "FINISHED", 0, ""
-        _tell(f"{self.name}: these changed while it ran, so its result is refused; run it again:", changes)
-        return "FAILED", 1, "changed while it ran: " + "; ".join(changes)
-
-
-def _outbox(name: str) -> Outbox:
-    """An outbox in the project; where nothing can be written, one that at least lets the stage run."""
-    try:
-        return Outbox.create(home(), name)
-    except OSError as error:
-        print(f"tracking: {error}; this stage will be missing from MLflow", file=sys.stderr)
-        return Outbox.create(Path(tempfile.mkdtemp(prefix="underbudget-")), name)
-
-
-def _tell(head: str, lines: Sequence[str]) -> None:
-    print("\n  ".join([head, *lines]), file=sys.stderr)
+        return news
 
 
 def _now() -> int:

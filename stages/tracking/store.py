@@ -4,14 +4,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 from filelock import FileLock
 
-from stages.tracking import processes
+from stages.tracking.claims import Claim, Joined, busy, ours, working
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100  # in one request
 MAX_PARAM, MAX_TAG, MAX_NAME = 6000, 8000, 250  # characters
@@ -56,34 +55,6 @@ def fits(value: Any, limit: int, where: str) -> str:
     text = str(value)
     note = f"... cut, {len(text)} characters; whole in {where}"
     return text if len(text) <= limit else text[: limit - len(note)] + note
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Which run a stage asks for."""
-
-    key: str
-    stage: str
-    name: str
-    process: str
-    dvc: str
-    workspace: str
-    closing: bool
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The tags by which later stages find the run, and later commands see who works on it."""
-        stage = {f"stage.{self.stage}": "RUNNING", f"process.{self.stage}": self.process}
-        return {"key": self.key, "dvc_process": self.dvc, "workspace": self.workspace, **stage}
-
-
-@dataclass(slots=True)
-class Joined:
-    """The run a stage writes to. `steps`: the last step of each of its metrics that an earlier, broken-off try has logged."""
-
-    run_id: str
-    tries: int = 1
-    steps: dict[str, int] = field(default_factory=dict)
 
 
 def lock(home: Path) -> FileLock:
@@ -161,8 +132,8 @@ class Store:
 
     def _find(self, claim: Claim) -> Any | None:
         """The run to go on with; None: open a new attempt. A run that a twin is at work on is not ours."""
-        runs = [run for run in self._runs(claim.key) if _ours(run.data.tags, claim) or not _busy(run.data.tags)]
-        runs.sort(key=lambda run: not _ours(run.data.tags, claim))
+        runs = [run for run in self._runs(claim.key) if ours(run.data.tags, claim) or not busy(run.data.tags)]
+        runs.sort(key=lambda run: not ours(run.data.tags, claim))
         if not runs:
             return None
         tags = runs[0].data.tags
@@ -219,7 +190,7 @@ class Store:
             found = self.client.get_run(run_id).data.tags
             if status == "FINISHED" and f"failure.{claim.stage}" in found:
                 self.client.delete_tag(run_id, f"failure.{claim.stage}")
-            if _working(found) or ("closed" in found and not claim.closing):
+            if working(found) or ("closed" in found and not claim.closing):
                 return
             if status == "FINISHED" and not closing:
                 self.client.update_run(run_id, status="SCHEDULED")
@@ -231,7 +202,7 @@ class Store:
         repaired = []
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'", max_results=1000):
             broken = {name: "KILLED" for name, value in run.data.tags.items() if name.startswith("stage.") and value == "RUNNING"}
-            if broken and not _working(run.data.tags):
+            if broken and not working(run.data.tags):
                 self.describe(run.info.run_id, {}, broken)
                 self.client.set_terminated(run.info.run_id, status="KILLED")
                 repaired.append(str(run.info.run_name))
@@ -241,22 +212,6 @@ class Store:
 def permanent(error: BaseException) -> bool:
     """Whether MLflow will never take this, however often it is repeated."""
     return getattr(error, "error_code", None) in PERMANENT
-
-
-def _ours(tags: Mapping[str, str], claim: Claim) -> bool:
-    """Whether the run belongs to this very pipeline run."""
-    return tags.get("workspace") == claim.workspace and (not claim.dvc or tags.get("dvc_process") == claim.dvc)
-
-
-def _working(tags: Mapping[str, str]) -> bool:
-    """Whether a living stage is at work on the run."""
-    running = (name.removeprefix("stage.") for name, value in tags.items() if name.startswith("stage.") and value == "RUNNING")
-    return any(processes.alive(tags.get(f"process.{stage}", "")) for stage in running)
-
-
-def _busy(tags: Mapping[str, str]) -> bool:
-    """Whether another run of the pipeline has the run in hand: a stage of it lives, or the DVC command between its stages."""
-    return "closed" not in tags and (_working(tags) or processes.alive(tags.get("dvc_process", "")))
 
 
 def _files(path: Path) -> Iterable[Path]:

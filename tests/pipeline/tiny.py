@@ -69,7 +69,18 @@ if __name__ == "__main__":
 '''
 VERBS = ("tokenize", "train", "profile", "evaluate", "quantize")
 NOUNS = ("data", "models", "training", "evaluation", "memory", "profiling", "quantization")
-COPIED = ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", "stages/__init__.py", "stages/params.py", "stages/report.py")
+COPIED = (
+    "dvc.yaml",
+    "params.yaml",
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    "stages/__init__.py",
+    "stages/params.py",
+    "stages/report.py",
+    "reports/.gitignore",
+)
 
 
 class Tiny:

@@ -156,7 +156,7 @@ def test_nothing_changed(project: Path) -> None:
     [
         ("params.yaml", "seed: 1\ntrain: {rate: 0.2}\nmodel: {size: 1}\n", "params.yaml: train.rate 0.1 -> 0.2"),
         ("params.yaml", "seed: 1\nmodel: {size: 1}\n", "params.yaml: train.rate 0.1 -> None"),
-        ("params.yaml", "seed: 1\ntrain: {rate: 0.1}\nmodel: {size: 2}\n", "params.yaml: model {'size': 1} -> {'size': 2}"),
+        ("params.yaml", "seed: 1\ntrain: {rate: 0.1}\nmodel: {size: 2}\n", "params.yaml: model.size 1 -> 2"),
         ("stages/train.py", "u", "stages/train.py: changed"),
         ("data/tokens/new.bin", "u", "data/tokens/new.bin: added"),
         ("data/tokens/meta.json", None, "data/tokens/meta.json: removed"),

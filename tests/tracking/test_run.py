@@ -54,7 +54,7 @@ ENDS = {
     "exception": ("    raise RuntimeError('broken')\n", 1, "FAILED", "RuntimeError: broken"),
     "user's fault": ("    raise ValueError('train.rate is 7: at most 1')\n", 1, "FAILED", "ValueError: train.rate is 7: at most 1"),
     "sys.exit(1)": ("    sys.exit(1)\n", 1, "FAILED", "exit code 1"),
-    "sys.exit(text)": ("    sys.exit('no')\n", 1, "FAILED", "exit code no"),
+    "sys.exit(text)": ("    sys.exit('no')\n", 1, "FAILED", "no"),
     "sys.exit(0)": ("    sys.exit(0)\n", 0, "SCHEDULED", None),
     "SIGINT": ("    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\n", 130, "KILLED", "SIGINT"),
     "SIGTERM": ("    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n", 143, "KILLED", "SIGTERM"),
