@@ -57,10 +57,11 @@ def overhead(reports: dict[str, dict[str, Any]], began: float) -> dict[str, floa
 
     parts = {name: found for name, report in reports.items() if (found := spent(report))}
     fresh = [whole for name, (whole, *_) in parts.items() if results.path(name).stat().st_mtime >= began]
+    passed = processes.started() - began
     return {
         "stages_seconds": sum(whole for whole, *_ in parts.values()),
         "overhead_seconds": sum(start + tracking for *_, start, tracking in parts.values()),
-        "dvc_seconds": max(0.0, processes.started() - began - sum(fresh)),
+        **({"dvc_seconds": passed - sum(fresh)} if fresh and passed > sum(fresh) else {}),
     }
 
 

@@ -1,5 +1,6 @@
 """Everything a stage prints, native code included, goes into a log file and from there to the screen: no pipe that could block or break."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
 POLL_SECONDS = 0.05
+LEAST_FREE_BYTES = 4 << 20  # on the log's disk: below that nothing is logged any more, or printing would fail
 CHUNK_BYTES = 1 << 16
 
 
@@ -30,7 +32,7 @@ class Tee:
         self._own: list[tuple[int, int]] = []  # spans of the log that the screen does not show
         self._live: Live | None = None
         self._position, self._partial = os.fstat(self._read).st_size, b""
-        self._lock, self._closing = threading.RLock(), threading.Event()
+        self._lock, self._closing, self._logging = threading.RLock(), threading.Event(), True
         self._buffering = _line_buffering(True)
         os.dup2(self._log, 1)
         os.dup2(self._log, 2)
@@ -41,9 +43,10 @@ class Tee:
     def note(self, line: str) -> None:
         """Put a line into the log that the screen does not show."""
         data = line.encode("utf-8", "replace") + b"\n"
-        with self._lock:
-            end = self._position if os.write(self._log, data) != len(data) else os.lseek(self._log, 0, os.SEEK_CUR)
-            self._own.append((end - len(data), end))
+        with self._lock, contextlib.suppress(OSError):
+            written = os.write(self._log, data)
+            end = os.lseek(self._log, 0, os.SEEK_CUR)
+            self._own.append((end - written, end))
 
     def lift(self, live: "Live | None") -> None:
         """Print what arrives above `live`, until it is None again."""
@@ -81,6 +84,15 @@ class Tee:
             with self._lock:
                 while data := self._next():
                     self._show(data)
+            if self._logging and _free_bytes(self._log) < LEAST_FREE_BYTES:
+                self._stop_logging()
+
+    def _stop_logging(self) -> None:
+        """Let everything go to the screen alone."""
+        self._logging = False
+        for descriptor, saved in self._saved.items():
+            os.dup2(saved, descriptor)
+        os.write(self.file.fileno(), b"tracking: the disk is full; what follows is not in the log\n")
 
     def _next(self) -> bytes:
         """The next bytes for the screen."""
@@ -104,6 +116,12 @@ class Tee:
                 data = data[os.write(self.file.fileno(), data) :]
         except OSError:  # whoever read our output is gone; the log goes on
             pass
+
+
+def _free_bytes(descriptor: int) -> int:
+    """Free space where an open file lies."""
+    status = os.fstatvfs(descriptor)
+    return status.f_bavail * status.f_frsize
 
 
 def _flush() -> None:

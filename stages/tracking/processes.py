@@ -60,11 +60,12 @@ def started(name: str = "") -> float:
 
 def dvc_command() -> str:
     """Identity of the DVC process that runs this stage: the stages of one `dvc repro` share it. Empty without one."""
-    for parent in psutil.Process().parents():
+    parent = psutil.Process().parent()
+    while parent is not None:
         try:
-            names = {Path(word).name for word in parent.cmdline()[:6]}
-            if "dvc" in names:
+            if "dvc" in {Path(word).name for word in parent.cmdline()[:6]}:
                 return identity(parent.pid)
-        except (psutil.Error, ProcessLookupError):
-            continue
+            parent = parent.parent()
+        except (psutil.Error, ProcessLookupError):  # it has just ended, or is not ours to look at
+            return ""
     return ""

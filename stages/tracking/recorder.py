@@ -3,6 +3,7 @@
 One recorder serves all stages of a DVC command, one after the other, so that only the first waits for MLflow's imports; it ends with that command.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -170,6 +171,8 @@ def lock_of(home: Path, family: str) -> FileLock:
 
 def main(home: Path, family: str) -> None:
     """Serve `family`: a DVC command, or one stage without such a parent. Ends at once when that one has a recorder."""
+    with contextlib.suppress(OSError):
+        os.nice(10)  # the training comes first
     os.chdir(home.parent)  # where a relative MLFLOW_TRACKING_URI points, and a folder that outlives a temporary copy
     lock = lock_of(home, family)
     if not take(lock):

@@ -81,6 +81,16 @@ def test_the_log_is_complete_after_a_violent_death(tmp_path: Path, end: str) -> 
     assert all(line in log for line in SAID)
 
 
+def test_a_full_disk_ends_the_log_and_not_the_stage(tmp_path: Path) -> None:
+    command = script(tmp_path)
+    text = (tmp_path / "prints.py").read_text("utf-8")
+    (tmp_path / "prints.py").write_text(f"import stages.tracking.output as output\noutput.LEAST_FREE_BYTES = 1 << 80\n{text}", "utf-8")
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.count("the disk is full") == 1
+    assert all(line in done.stdout for line in ("step 3", "no newline at the end", "afterwards"))
+    assert "step 3" not in (tmp_path / "out.log").read_text("utf-8")
+
+
 def test_a_reader_that_goes_away_does_not_end_the_stage(tmp_path: Path) -> None:
     process = subprocess.Popen(script(tmp_path), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout

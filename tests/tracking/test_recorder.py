@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -185,6 +186,21 @@ def test_an_outbox_that_cannot_be_sent_is_put_aside_and_stops_nobody(family: Fam
     assert aside == ([outbox.folder.name] if damage else [])
     assert not outbox.folder.exists()
     assert any("lies in" in line for line in family.recorder.news) is bool(damage)
+
+
+@pytest.mark.slow
+def test_a_busy_store_is_asked_again(family: Family) -> None:
+    family.run('with stage("train", {"seed": 1}) as run:\n    run.point(1, {"loss": 1.0})\n')
+    family.deliver()
+    busy = sqlite3.connect(family.home / "mlflow.db", isolation_level=None)
+    busy.execute("BEGIN EXCLUSIVE")
+    assert family.run('with stage("train", {"seed": 2}) as run:\n    run.point(1, {"loss": 2.0})\n', deliver=False) == 0
+    assert not family.recorder.round()
+    assert family.recorder.busy
+    busy.execute("ROLLBACK")
+    busy.close()
+    _, run = family.deliver()
+    assert family.history(run, "train.loss") == [(1, 2.0)]
 
 
 def test_what_waits_is_delivered_by_the_next_command_in_order(family: Family) -> None:
