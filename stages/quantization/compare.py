@@ -79,9 +79,12 @@ def compare(
 def _measure(
     sessions: dict[str, Session], counts: dict[str, Counts], place: Path, yardstick: Yardstick, comparison: Comparison, say: Callable[[str], None]
 ) -> None:
-    """Fill in the figures of all sessions."""
+    """Fill in the figures of all sessions; those whose arithmetic fails are refused, and leave `sessions` and `counts`."""
     say(f"perplexity of {', '.join(sessions)} on the test split")
     perplexities = _perplexities(sessions, yardstick)
+    for name in [name for name in counts if not math.isfinite(perplexities[name])]:  # it may not even run, so it is measured no further
+        comparison.refusals[name] = f"its perplexity is {perplexities[name]}, that of the fp32 model {perplexities[FP32]}"
+        del sessions[name], counts[name]
     say(f"speed: {yardstick.prompt.shape[1]} tokens at once, {yardstick.decode_tokens} one by one")
     speeds = side_by_side(sessions, yardstick.prompt, yardstick.decode_tokens)
     comparison.fp32_perplexity, comparison.fp32_speed = perplexities[FP32], speeds[FP32]

@@ -53,6 +53,7 @@ def assemble(model: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
     Linear layers compute as torch.ao.quantization.quantize_dynamic has them, one scale an output channel.
     Raises ValueError when names or shapes do not fit.
     """
+    _choose_engine()
     linearize(model)
     owners = _owners(model)
     _restore(_others(model, owners), {name: tensor for name, tensor in tensors.items() if not name.endswith((".int8", ".int8_scales"))})
@@ -65,6 +66,13 @@ def assemble(model: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
         values, scales = tensors[f"{source}.int8"], tensors[f"{source}.int8_scales"]
         model.set_submodule(name, _linear(module, values, scales) if isinstance(module, nn.Linear) else TokenTable(values, scales))
     return model.eval()
+
+
+def _choose_engine() -> None:
+    """Where torch has int8 kernels but leaves the choice open (Macs with Apple silicon), take them: its int8 layers raise otherwise."""
+    engines = torch.backends.quantized
+    if engines.engine == "none" and "qnnpack" in engines.supported_engines:
+        engines.engine = "qnnpack"
 
 
 def _owners(model: nn.Module) -> dict[str, nn.Linear | nn.Embedding]:

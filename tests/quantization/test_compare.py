@@ -11,7 +11,9 @@ import torch
 
 from stages.models.storage import load
 from stages.quantization.compare import FP32, Comparison, compare, publish
+from stages.quantization.compare import _measure as measure
 from stages.quantization.compare import _perplexities as perplexities
+from stages.quantization.convert import convert
 from stages.quantization.runtimes import TorchSession
 from stages.quantization.runtimes import load as load_quantized
 from stages.quantization.verdict import refusal
@@ -21,8 +23,8 @@ from tests.quantization.made import VOCABULARY, make_params, make_tokens, save_m
 
 def compared(folder: Path, place: Path, variants: list[str], limit: float = 0.01) -> Comparison:
     model = load(folder)
-    measure = yardstick(make_params(), model, make_tokens(place / "tokens"))
-    return compare(model, folder, place / "made", variants, measure, max_perplexity_increase=limit)
+    tokens = make_tokens(place / "tokens")
+    return compare(model, folder, place / "made", variants, yardstick(make_params(), model, tokens), max_perplexity_increase=limit)
 
 
 def planted(folder: Path, place: Path, factor: float) -> Path:
@@ -77,9 +79,29 @@ def test_nan_of_a_variant_alone_is_no_perplexity(source: Callable[[str], Path], 
             return np.full_like(super().__call__(input_ids, attention_mask), np.nan)
 
     model = load(source("gpt2"))
-    measure = yardstick(make_params(), model, make_tokens(tmp_path))
-    found = perplexities({FP32: TorchSession(model), "torch": Broken(model)}, measure)
+    found = perplexities({FP32: TorchSession(model), "torch": Broken(model)}, yardstick(make_params(), model, make_tokens(tmp_path)))
     assert math.isfinite(found[FP32]) and math.isnan(found["torch"])
+
+
+def test_a_variant_whose_arithmetic_fails_is_refused_and_the_others_are_measured(source: Callable[[str], Path], tmp_path: Path) -> None:
+    class Broken(TorchSession):
+        """A session that ends as torch does when an activation is NaN."""
+
+        def __call__(self, input_ids: Any, attention_mask: Any = None) -> Any:
+            raise RuntimeError("In ChooseQuantizationParams, min should be less than or equal to max")
+
+        extend = __call__
+
+    model = load(source("gpt2"))
+    tokens = make_tokens(tmp_path / "tokens")
+    sound = convert("torch", model, source("gpt2"), tmp_path / "torch")
+    counts = {"torch": sound, "onnxruntime": sound}
+    sessions = {FP32: TorchSession(model), "torch": load_quantized(tmp_path / "torch"), "onnxruntime": Broken(model)}
+    comparison = Comparison(fp32_bytes=1 << 30)
+    measure(sessions, counts, tmp_path, yardstick(make_params(), model, tokens), comparison, lambda _: None)
+    assert "its perplexity is nan" in comparison.refusals["onnxruntime"]
+    assert comparison.best == "torch"
+    assert comparison.report()["onnxruntime"] == {"accepted": 0, "verdict": comparison.refusals["onnxruntime"]}
 
 
 def test_publishing_replaces_what_stood_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Int8 in eager torch: Conv1D layers are reached, ties are kept, and what is stored comes back."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,6 +45,20 @@ def test_logits_stay_close_whatever_weights_the_new_model_had(architecture: str)
             weight.normal_()
     got = TorchSession(assemble(other, tensors))(tokens)
     assert 0 < np.abs(got - exact).max() < 0.08 * np.abs(exact).max()
+
+
+@pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="this torch has no kernels for ARM")
+def test_the_kernels_of_apple_silicon_are_taken_and_compute_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = SimpleNamespace(engine="none", supported_engines=["qnnpack", "none"])
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.backends, "quantized", engines)
+        tensors, _ = quantize(make_model("gpt2"))
+        assemble(make_model("gpt2"), tensors)
+    assert engines.engine == "qnnpack"
+    monkeypatch.setattr(torch.backends.quantized, "engine", engines.engine)
+    tokens = some_tokens(2, 12)
+    exact = TorchSession(make_model("gpt2"))(tokens)
+    assert 0 < np.abs(TorchSession(assemble(make_model("gpt2"), tensors))(tokens) - exact).max() < 0.08 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "bert"])
