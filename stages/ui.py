@@ -1,7 +1,9 @@
 """Browse the experiments: the project's own store in MLflow's UI, on this machine only unless told otherwise. `python -m stages.ui`."""
 
 import argparse
+import contextlib
 import os
+import socket
 import sys
 
 from stages.tracking import outbox, store
@@ -21,9 +23,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def command(options: argparse.Namespace, uri: str) -> list[str]:
-    """MLflow's server for the store at `uri`."""
-    words = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host, "--port", str(options.port), "--workers", "1"]
+def command(options: argparse.Namespace) -> list[str]:
+    """MLflow's server; the store's address, which may hold a password, reaches it by the environment, where other users cannot see it."""
+    words = [sys.executable, "-m", "mlflow", "ui", "--host", options.host, "--port", str(options.port), "--workers", "1"]
     if options.allowed_hosts:
         names = allowed_hosts(options.allowed_hosts)
         words += ["--allowed-hosts", ",".join(names), "--cors-allowed-origins", ",".join(origins(names))]
@@ -42,16 +44,26 @@ def origins(names: list[str]) -> list[str]:
     return ["*"] if "*" in names else [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
 
 
+def taken(host: str, port: int) -> bool:
+    """Whether somebody listens on the port already."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
 def main() -> None:
     """Make the store when it is not there yet, then become MLflow's server."""
     options, home = arguments(), outbox.home()
     uri = store.uri(home)
     if store.remote(uri):
         raise SystemExit(f"MLFLOW_TRACKING_URI names a server: open {clean(uri)}")
+    if taken(options.host, options.port):
+        raise SystemExit(f"port {options.port} is taken (macOS keeps 5000 for AirPlay); choose another: python -m stages.ui --port {options.port + 1}")
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
     store.prepare(home)
     print(f"http://{options.host}:{options.port}", flush=True)
-    words = command(options, uri)
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    words = command(options)
     os.execv(words[0], words)
 
 

@@ -1,10 +1,11 @@
 """What several tests need: a small copy of the project, with its own git and DVC repository, to run the real pipeline in."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import settings
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
+
+CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("untimed")
@@ -27,6 +30,19 @@ SMALL = {
     "evaluate": {"samples": {"prompts": ["The"], "tokens": 4}},
     "quantize": {"max_perplexity_increase": 0.05, "max_tokens": 2000, "prefill_tokens": 16, "decode_tokens": 4},
 }
+
+
+@pytest.fixture(autouse=True)
+def clean_checkout() -> Iterator[None]:
+    """Every test writes into folders of its own: none leaves a new file in the checkout's root or among its reports."""
+    before = checkout()
+    yield
+    assert checkout() <= before, f"the test has left {sorted(checkout() - before)} in the checkout; let it work in tmp_path"
+
+
+def checkout() -> set[str]:
+    """What lies in the checkout's root and in reports/, without the caches of tools."""
+    return {path.name for folder in (ROOT, ROOT / "reports") if folder.is_dir() for path in folder.iterdir()} - CACHES
 
 
 class Project:
@@ -71,8 +87,8 @@ def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:
 def project_files() -> list[str]:
     """What git tracks or would track here: the project as a fresh clone has it."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    results = ("reports/", "dvc.lock")  # of the default run; the copy makes its own
-    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file() and not name.startswith(results)]
+    names = [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
+    return [name for name in names if name != "dvc.lock" and not re.fullmatch(r"reports/\w+\.json", name)]  # results of the default run; the copy makes its own
 
 
 def copy_project(folder: Path) -> Project:

@@ -16,9 +16,8 @@ from stages import ui
 
 
 def test_the_default_command_binds_to_loopback() -> None:
-    words = ui.command(ui.arguments([]), "sqlite:///x.db")
+    words = ui.command(ui.arguments([]))
     assert words[words.index("--host") + 1] == "127.0.0.1"
-    assert words[words.index("--backend-store-uri") + 1] == "sqlite:///x.db"
     assert "--allowed-hosts" not in words
 
 
@@ -36,6 +35,18 @@ def test_a_server_elsewhere_is_named_without_its_password(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "open https://***@tracking.example.org" in done.stderr
     assert "hunter22" not in done.stderr + done.stdout
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        assert ui.taken("127.0.0.1", port)
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "DVC_ROOT": str(tmp_path), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/x.db"}
+        command = [sys.executable, "-m", "stages.ui", "--port", str(port)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert not ui.taken("127.0.0.1", port)
+    assert done.returncode == 1
+    assert f"port {port} is taken" in done.stderr and "--port" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module", params=["mlflow", "mlflow:{port}"])
