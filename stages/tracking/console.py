@@ -94,9 +94,9 @@ class Progress:
 
     def _text(self, now: float, *, with_label: bool) -> str:
         total = "" if self.total is None else f"/{number(self.total)}"
-        parts = [f"{number(self._done)}{total} {self.unit}", *(figure(name, value) for name, value in self._figures.items())]
         left = self._left(now)
-        parts += [f"{duration(left)} left"] if left is not None else [duration(now - self._began)]
+        time_shown = f"{duration(left)} left" if left is not None else duration(now - self._began)
+        parts = [f"{number(self._done)}{total} {self.unit}", time_shown, *(figure(name, value) for name, value in self._figures.items())]
         return (f"{self.label}: " if with_label else "") + ", ".join(parts)
 
     def _left(self, now: float) -> float | None:
@@ -116,10 +116,13 @@ def _live_line(file: TextIO, total: float | None) -> "Live":
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Live
+    from rich.table import Column
 
-    bar = BarColumn(bar_width=20) if total is not None else SpinnerColumn()
-    columns = (TextColumn("{task.description}", markup=False), bar, TextColumn("{task.fields[text]}", markup=False))
-    return Live(*columns, console=Console(file=file), refresh_per_second=1 / REFRESH_SECONDS, redirect_stdout=False, redirect_stderr=False)
+    console = Console(file=file)
+    bar = BarColumn(bar_width=20 if console.width >= 100 else 8) if total is not None else SpinnerColumn()
+    label = TextColumn("{task.description}", markup=False, table_column=Column(min_width=8, no_wrap=True))
+    text = TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))  # its end is the first to go
+    return Live(label, bar, text, console=console, refresh_per_second=1 / REFRESH_SECONDS, redirect_stdout=False, redirect_stderr=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
