@@ -21,11 +21,10 @@ def main() -> None:
     params = load()
     with stage("evaluate", params.model_dump(mode="json"), experiment=params.tracking.experiment) as run:
         from stages.data.shards import TOKENS_FOLDER, open_split, read_meta
-        from stages.evaluation.gate import check_thresholds, judge
+        from stages.evaluation.gate import judge
         from stages.models.device import resolve
         from stages.models.storage import load as load_model
 
-        check_thresholds(params.evaluate, params.model)
         meta, shard = read_meta(), open_split(TOKENS_FOLDER, "test")
         model = load_model(MODEL).to(resolve(params.device))
         figures = {**baselines(shard, meta), **measured(params, meta, shard, model)}

@@ -71,7 +71,7 @@ class Data(Section):
     source: Annotated[str, _source("text", "sotu")] = Field(description="sotu, a file, folder or glob under inputs/text/, or hub:<org>/<name>[@<config>]")
     revision: str | None = Field(description="hub only: the commit to read; null: the newest")
     text_field: str = Field(min_length=1, description="jsonl, csv, parquet and hub: the field that holds a document's text")
-    document: Literal["file", "paragraph", "line"] = Field(description="txt only: what one document is")
+    document: Literal["file", "paragraph", "line"] = Field(description="txt files under inputs/text only: what one document is")
     encoding: str = Field(min_length=1, description="txt, jsonl and csv: the text's encoding")
     encoding_errors: Literal["strict", "replace"] = Field(description="strict refuses a bad byte, naming file and offset; replace puts U+FFFD in its place")
     validation: HeldOut = Field(
@@ -152,7 +152,7 @@ class Train(Section):
     schedule: Literal["cosine", "warmup_stable_decay", "constant"]
     warmup: Share = Field(description="share of the length in which the learning rate rises from 0")
     decay: Share = Field(description="warmup_stable_decay: share of the length, at the end, in which it falls")
-    final_learning_rate: float = Field(ge=0, le=1, description="share of learning_rate left at the end")
+    final_learning_rate: float = Field(ge=0, le=1, description="cosine and warmup_stable_decay: share of learning_rate left at the end")
     weight_decay: NonNegativeFloat = Field(description="on matrices; biases and norms are never decayed")
     beta1: Share
     beta2: Share
@@ -215,7 +215,7 @@ class Gate(Section):
     """Thresholds a model must meet; null: not asked."""
 
     max_perplexity: PositiveFloat | None
-    max_bits_per_byte: PositiveFloat | None
+    max_bits_per_byte: PositiveFloat | None = Field(description="causal only")
     min_masked_accuracy: Share | None = Field(description="masked only")
     fail_stage: bool = Field(description="true: a model that misses a threshold fails the stage")
 
@@ -224,7 +224,7 @@ class Evaluate(Section):
     """The test split, token by token."""
 
     batch_size: PositiveInt = Field(description="windows at a time; changes speed, never the result")
-    stride: PositiveInt | None = Field(description="tokens a window advances; null: half of model.sequence_length")
+    stride: PositiveInt | None = Field(description="causal only: tokens a window advances; null: half of model.sequence_length")
     samples: Samples
     gate: Gate
 
@@ -260,6 +260,22 @@ class Params(Section):
     evaluate: Evaluate
     quantize: Quantize
     tracking: Tracking
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        objective, length, evaluate = self.model.objective, self.model.sequence_length, self.evaluate
+        faults = []
+        name = "max_bits_per_byte" if objective == "masked" else "min_masked_accuracy"
+        threshold = getattr(evaluate.gate, name)
+        if threshold is not None:
+            faults += [f"evaluate.gate.{name}: {threshold}, but a {objective} model has no such figure; set it to null"]
+        if evaluate.stride is not None and objective == "masked":
+            faults += [f"evaluate.stride: {evaluate.stride}, but the windows of a masked model do not slide; set it to null"]
+        elif evaluate.stride is not None and evaluate.stride > length:
+            faults += [f"evaluate.stride: {evaluate.stride} would skip tokens; allowed: 1 to model.sequence_length ({length}), or null for half of it"]
+        if faults:
+            raise ValueError("; and ".join(faults))
+        return self
 
 
 def load(path: Path = PARAMS_FILE) -> Params:
@@ -309,7 +325,7 @@ def _faults(error: ValidationError, values: dict[str, Any]) -> list[str]:
                 reason = re.sub(said, plain, reason)
         subject = key if isinstance(value, dict) or details["type"] == "missing" else f"{key}: {value!r}"
         reasons.setdefault(subject, []).append(reason)
-    return [f"{subject}: {'; or '.join(dict.fromkeys(found))}{_meaning(subject)}" for subject, found in reasons.items()]
+    return [f"{subject}: {'; or '.join(dict.fromkeys(found))}{_meaning(subject)}".removeprefix(": ") for subject, found in reasons.items()]
 
 
 def _contradictions(error: ValidationError, values: dict[str, Any]) -> list[str]:

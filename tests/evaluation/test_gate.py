@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from stages.evaluation.gate import check_thresholds, judge
+from stages.evaluation.gate import judge
 from stages.params import Evaluate
-from tests.models.made import tiny
 
 
 def evaluate(**gate: Any) -> Evaluate:
@@ -47,11 +46,3 @@ def test_one_missed_threshold_of_two_is_enough_to_fail() -> None:
 
 def test_nothing_asked_is_passed() -> None:
     assert judge(evaluate(), {"perplexity": 1e9}).passed
-
-
-def test_figures_that_a_model_does_not_have_are_refused_before_any_work() -> None:
-    check_thresholds(evaluate(max_bits_per_byte=1.0), tiny())
-    with pytest.raises(ValueError, match=r"evaluate\.gate\.min_masked_accuracy: 0\.3.*causal"):
-        check_thresholds(evaluate(min_masked_accuracy=0.3), tiny())
-    with pytest.raises(ValueError, match=r"evaluate\.gate\.max_bits_per_byte: 1\.0.*masked"):
-        check_thresholds(evaluate(max_bits_per_byte=1.0), tiny("bert", "masked"))
