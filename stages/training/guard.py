@@ -1,6 +1,7 @@
 """Watches every step's loss and gradient for values that are not finite, without waiting for the device before somebody asks."""
 
 import math
+import time
 from typing import NoReturn
 
 import torch
@@ -19,12 +20,13 @@ class Guard:
 
     The bad step's update, and any after it, never reach the weights: where a look is free (CPU) or nothing else helps, each step is checked before its
     update; else the fused optimizer is told on the device to leave the weights alone. `scaled`: a gradient scaler is at work, so a gradient that is not
-    finite means a skipped step, an error only after `max_skipped_steps` in a row.
+    finite means a skipped step, an error only after `max_skipped_steps` in a row. `waited_seconds`: what all checks together have waited for the device.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device, *, scaled: bool, max_skipped_steps: int) -> None:
         self.scaled = scaled
         self.skipped_steps = 0
+        self.waited_seconds = 0.0
         self._max_skipped_steps = max_skipped_steps
         self._skipped_in_a_row = 0
         self._optimizer = optimizer
@@ -46,7 +48,13 @@ class Guard:
         """Wait for the steps so far, up to number `last`, and raise NonFiniteError if one of them went wrong."""
         for step in list(self._pending):
             if last is None or step <= last:
-                self._judge(step, *self._pending.pop(step).read())
+                self._judge(step, *self._read(self._pending.pop(step)))
+
+    def _read(self, figures: Readback) -> list[float]:
+        began = time.perf_counter()
+        values = figures.read()
+        self.waited_seconds += time.perf_counter() - began
+        return values
 
     def _judge(self, step: int, loss: float, norm: float) -> None:
         if not math.isfinite(loss):

@@ -34,7 +34,8 @@ class Step:
     """One optimizer update. Everything is a host number but `loss` and `grad_norm`: reading them waits for the device to get there, so read them when wanted.
 
     `index` counts from 1, `tokens` are those this step read, `total_tokens` those of all steps so far, `predicted` the tokens its loss averages
-    over, `progress` the share of the length (0 to 1) that is done after it, `seconds` the wall time since the previous `on_step` returned.
+    over, `progress` the share of the length (0 to 1) that is done after it, `seconds` the wall time since the previous `on_step` returned, and what that one
+    waited for the device.
     """
 
     index: int

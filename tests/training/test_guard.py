@@ -1,6 +1,8 @@
 """Values that are not finite: the run stops in the first such step, and the weights stay good."""
 
 import math
+import statistics
+import time
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from stages.training.fit import fit
 from stages.training.guard import CHECK_INTERVAL, Guard
 from stages.training.length import Length
 from stages.training.precision import Precision
+from stages.training.readback import Readback
 from stages.training.schedule import schedule
 from stages.training.step import NonFiniteError
 from tests.training.made import cut, flat, make_adamw, make_model, whole
@@ -165,3 +168,28 @@ def test_fp16_skipped_steps_are_counted_and_training_goes_on():
     assert 1 <= result.skipped_steps < 4
     assert result.skipped_steps == sum(skipped)
     assert skipped[-1] is False
+
+
+def test_waiting_for_the_device_is_a_part_of_the_step(monkeypatch):
+    """Where a step is queued in no time and read late, its seconds are those that the reader waited, and not the reader's own."""
+    monkeypatch.setattr("stages.training.fit.Guard", Later)
+    read, wait, work = Readback.read, 0.2, 0.3
+
+    def slowly(readback):
+        time.sleep(wait)
+        return read(readback)
+
+    monkeypatch.setattr(Readback, "read", slowly)
+    seconds = []
+
+    def on_step(step):
+        seconds.append(step.seconds)
+        step.check()
+        time.sleep(work)
+
+    model = make_model()
+    batches = iter([whole(2, seed=seed) for seed in range(5)])
+    fit(model, batches, make_adamw(model), length=Length("steps", 5), learning_rate=CONSTANT, on_step=on_step)
+    assert len(seconds) == 5
+    assert min(seconds[1:]) >= wait
+    assert statistics.median(seconds[1:]) < wait + work
