@@ -60,7 +60,7 @@ def gradient_scaler(precision: Precision, settings: LossScale) -> torch.amp.Grad
     )
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Let fp32 matmuls on CUDA use TensorFloat-32 (10 bits of mantissa), or not; nothing changes elsewhere."""
-    if torch.cuda.is_available():
+def allow_tf32(allowed: bool, device: torch.device) -> None:
+    """Let fp32 matmuls on CUDA use TensorFloat-32 (10 bits of mantissa), or not; nothing changes for another `device`."""
+    if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if allowed else "highest")

@@ -109,7 +109,7 @@ def prepare(params: Params, meta: Meta, tokens_folder: Path = TOKENS_FOLDER) -> 
     """Build and check everything that a training of `params` on the tokens of `meta` needs. Raises ValueError for every fault that can be known now."""
     device, train = devices.resolve(params.device), params.train
     blocks = {split: _blocks(params, meta, tokens_folder, split) for split in ("train", "validation")}
-    precisions.allow_tf32(train.tf32)
+    precisions.allow_tf32(train.tf32, device)
     model = build(params.model, vocab_size=meta.vocab_size, end_of_text=meta.end_of_text, pad_token=meta.pad_token, seed=params.seed)
     precision = precisions.resolve(train.precision, device, sum(parameter.numel() for parameter in model.parameters()))
     model.to(device)
