@@ -12,6 +12,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from stages.params import Model
+
 Objective = Literal["causal", "masked"]
 
 _HEADS: dict[Objective, dict[str, str]] = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "masked": MODEL_FOR_MASKED_LM_MAPPING_NAMES}
@@ -40,6 +42,12 @@ def model_class(objective: Objective, config: PretrainedConfig) -> type[PreTrain
             f"model.architecture: {config.model_type!r} is an encoder with a decoder; allowed for model.objective 'masked': an encoder, such as bert"
         )
     return kind
+
+
+def check_attention(kind: type[PreTrainedModel], model: Model) -> None:
+    """ValueError when the architecture has no attention of the kind asked for."""
+    if model.attention == "sdpa" and not kind._supports_sdpa:
+        raise ValueError(f"model.attention: 'sdpa', but {kind.__name__} has no fused attention in transformers; set model.attention: eager")
 
 
 def objective_of(config: PretrainedConfig) -> Objective:

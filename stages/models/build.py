@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PreTrainedModel
 
-from stages.models.architecture import config_class, model_class
+from stages.models.architecture import check_attention, config_class, model_class
 from stages.models.forward import has_plain_head
 from stages.models.pretrained import load_pretrained
 from stages.models.sizes import check_sizes, scratch_config, set_behaviour
@@ -26,8 +26,7 @@ def build(model: Model, *, vocab_size: int, end_of_text: int, pad_token: int, se
         torch.manual_seed(seed)
         with _plain_words(model):
             network = _from_scratch(model, vocab_size, end_of_text, pad_token) if model.init == "scratch" else load_pretrained(model, vocab_size)
-            if model.objective == "causal":
-                _check_causal(network.eval())
+            _try_out(network.eval(), model)
             has_plain_head(network)  # an architecture whose head cannot be told from its body is refused here, not in the first step
     return network.train()
 
@@ -37,7 +36,7 @@ def _plain_words(model: Model) -> Iterator[None]:
     """What an architecture stumbles over when its sizes are not the usual ones, as the user's choice to change."""
     try:
         yield
-    except (TypeError, KeyError, AttributeError, IndexError, AssertionError) as error:
+    except (TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
         what = f"model.architecture: {model.architecture!r} cannot be built or run with these sizes"
         raise ValueError(f"{what} ({type(error).__name__}: {error}); choose one such as gpt2, llama or bert") from error
 
@@ -46,8 +45,7 @@ def _from_scratch(model: Model, vocab_size: int, end_of_text: int, pad_token: in
     config = scratch_config(config_class(model.objective, model.architecture), model, vocab_size=vocab_size, end_of_text=end_of_text, pad_token=pad_token)
     set_behaviour(config, model)
     kind = model_class(model.objective, config)
-    if model.attention == "sdpa" and not kind._supports_sdpa:
-        raise ValueError(f"model.attention: 'sdpa', but {kind.__name__} has no fused attention in transformers; set model.attention: eager")
+    check_attention(kind, model)
     try:
         network = kind(config)
     except ValueError as error:
@@ -56,15 +54,16 @@ def _from_scratch(model: Model, vocab_size: int, end_of_text: int, pad_token: in
     return network
 
 
-def _check_causal(network: PreTrainedModel) -> None:
-    """Refuse a network whose earlier logits change with a later token: it would be trained on what it sees."""
-    tokens = torch.arange(8, device=network.device).remainder(network.config.vocab_size)[None]  # (1, sequence)
+def _try_out(network: PreTrainedModel, model: Model) -> None:
+    """Run it once. Refuse a causal network whose earlier logits change with a later token: it would be trained on what it sees."""
+    length = min(8, model.sequence_length)
+    tokens = torch.arange(length, device=network.device).remainder(network.config.vocab_size)[None]  # (1, sequence)
     with torch.no_grad():
         logits = network(input_ids=tokens).logits
-        changed = network(input_ids=tokens.index_fill(1, tokens.new_tensor([7]), 0)).logits
-    if isinstance(logits, FakeTensor):
+        changed = network(input_ids=tokens.index_fill(1, tokens.new_tensor([length - 1]), 0)).logits
+    if model.objective == "masked" or isinstance(logits, FakeTensor):
         return
-    leak, size = (logits - changed)[:, :7].abs().max(), logits.abs().max()
+    leak, size = (logits - changed)[:, : length - 1].abs().max(), logits.abs().max()
     if leak > LEAK * size:
         raise ValueError(
             f"model.architecture: {network.config.model_type!r} sees later tokens with a causal head; use model.objective: masked, or gpt2 or llama"

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from stages.models.architecture import is_headless, model_class, objective_of
+from stages.models.architecture import check_attention, is_headless, model_class, objective_of
 from stages.models.sizes import positions, set_behaviour
 from stages.params import Model
 
@@ -26,6 +26,7 @@ def load_pretrained(model: Model, vocab_size: int) -> PreTrainedModel:
     _check(config, model, vocab_size)
     set_behaviour(config, model)
     kind = model_class(model.objective, config)
+    check_attention(kind, model)
     network, report = _read(kind, source, config, model.init, cached)
     body = [key for key in report["missing_keys"] if key.startswith(f"{kind.base_model_prefix}.")]
     if body or report["mismatched_keys"]:

@@ -35,8 +35,11 @@ def scratch_config(kind: type[PretrainedConfig], model: Model, *, vocab_size: in
 
 
 def set_behaviour(config: PretrainedConfig, model: Model) -> None:
-    """Everything but the sizes: dropouts, the activation, attention, no cache (which training has no use for)."""
-    for name, share in _dropouts(config, model.dropout).items():
+    """Everything but the sizes: dropouts, the activation, attention, no cache (which training has no use for). ValueError for a dropout it has no place for."""
+    dropouts = _dropouts(config, model.dropout)
+    if model.dropout and not any(dropouts.values()):
+        raise ValueError(f"model.dropout: {model.dropout}, but {config.model_type} has no dropout; set it to 0.0")
+    for name, share in dropouts.items():
         setattr(config, name, share)
     for name in _ACTIVATION:
         if model.fused_activation and getattr(config, name, None) in _TANH_GELU:

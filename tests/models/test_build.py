@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PretrainedConfig
 
 from stages.models.build import build
 from stages.models.heads import summed_loss
+from stages.models.sizes import set_behaviour
 from tests.models.made import ALL, CAPPED, TESTED, VOCAB, tiny
 
 IDS = {"vocab_size": VOCAB, "end_of_text": 0, "pad_token": 1}
@@ -133,3 +135,22 @@ def test_what_cannot_be_is_refused_in_plain_words(changes: dict[str, Any], words
     with pytest.raises(ValueError) as refusal:
         build(tiny(**changes), **IDS, seed=1)
     assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+@pytest.mark.parametrize("sequence_length", [2, 3, 7])
+@pytest.mark.parametrize(("architecture", "objective"), TESTED)
+def test_a_very_short_sequence_is_no_fault(architecture: str, objective: str, sequence_length: int) -> None:
+    model = build(tiny(architecture, objective, sequence_length=sequence_length), seed=1, **IDS)
+    assert model(input_ids=torch.zeros(1, sequence_length, dtype=torch.long)).logits.shape == (1, sequence_length, VOCAB)
+
+
+def test_sizes_that_only_a_forward_pass_stumbles_over_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: 'modernbert' cannot be built or run with these sizes \(RuntimeError"):
+        build(tiny("modernbert", "masked", hidden_size=36, num_heads=4), seed=1, **IDS)  # heads of 9, which rotary positions cannot halve
+
+
+def test_a_dropout_that_the_architecture_has_no_place_for_is_refused() -> None:
+    config = PretrainedConfig()
+    set_behaviour(config, tiny(dropout=0.0))
+    with pytest.raises(ValueError, match=r"model\.dropout: 0\.2.* has no dropout; set it to 0\.0"):
+        set_behaviour(config, tiny(dropout=0.2))

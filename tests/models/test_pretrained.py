@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from stages.models.build import build
-from tests.models.made import VOCAB, batch, network, tiny
+from tests.models.made import CAPPED, VOCAB, batch, network, tiny
 
 IDS = {"vocab_size": VOCAB, "end_of_text": 0, "pad_token": 1}
 INIT = "inputs/weights/mine"
@@ -134,6 +134,14 @@ def test_parameters_that_do_not_fit_are_named(changes: dict[str, Any], vocab_siz
     with pytest.raises(ValueError) as refusal:
         build(tiny(init=INIT, **changes), vocab_size=vocab_size, end_of_text=0, pad_token=1, seed=1)
     assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+def test_fused_attention_that_the_weights_do_not_have_is_refused() -> None:
+    saved(network(*CAPPED, attention="eager"))
+    changes = {"architecture": CAPPED[0], "init": INIT}
+    build(tiny(attention="eager", **changes), vocab_size=VOCAB, end_of_text=0, pad_token=1, seed=1)
+    with pytest.raises(ValueError, match=r"model\.attention: 'sdpa'.*set model\.attention: eager"):
+        build(tiny(attention="sdpa", **changes), vocab_size=VOCAB, end_of_text=0, pad_token=1, seed=1)
 
 
 def test_all_faults_come_at_once() -> None:
