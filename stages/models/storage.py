@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -43,6 +45,7 @@ def load(folder: Path) -> PreTrainedModel:
         raise ValueError(f"{folder} holds no model (config.json is missing); make it with `dvc repro train` (or bring it back with `dvc checkout`)")
     logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config.use_cache = False  # scoring has no use for it
     kind = model_class(objective_of(config), config)
     attention = "sdpa" if kind._supports_sdpa else "eager"
     try:
@@ -52,9 +55,24 @@ def load(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
+@contextmanager
+def _cache_wanted(network: PreTrainedModel) -> Iterator[None]:
+    """Training keeps no keys and values, but who loads the saved model to write text with it wants them kept: without, each token costs a whole pass."""
+    configs = [config for config in (network.config, getattr(network, "generation_config", None)) if config is not None]
+    before = [config.use_cache for config in configs]
+    for config in configs:
+        config.use_cache = True
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.use_cache = value
+
+
 def _write(network: PreTrainedModel, folder: Path, tokenizer_folder: Path) -> None:
     """All files of the model folder, on disk before this returns."""
-    network.save_pretrained(folder)
+    with _cache_wanted(network):
+        network.save_pretrained(folder)
     for source in sorted(tokenizer_folder.iterdir()):
         shutil.copyfile(source, folder / source.name)
     for path in folder.iterdir():

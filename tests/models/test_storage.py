@@ -105,3 +105,15 @@ def test_changing_a_loaded_model_leaves_its_file_alone(tmp_path: Path, tokenizer
         for parameter in model.parameters():
             parameter.fill_(3)
     assert contents(tmp_path / "model") == before
+
+
+@pytest.mark.parametrize(("architecture", "objective"), TESTED)
+def test_the_saved_model_writes_text_with_a_cache_and_is_scored_without(architecture: str, objective: str, tmp_path: Path, tokenizer: Path) -> None:
+    model = network(architecture, objective)
+    save(model, tmp_path / "model", tokenizer)
+    assert not model.config.use_cache
+    assert not load(tmp_path / "model").config.use_cache
+    plain = (AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM).from_pretrained(tmp_path / "model")
+    assert plain.config.use_cache
+    if objective == "causal":
+        assert plain.generation_config.use_cache
