@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.data.shards import Shard
+from stages.data.tokenizer import vocab_size
 
 CHUNK = 1 << 20  # tokens read at a time
 
@@ -20,7 +21,7 @@ def token_lengths(tokenizer: Any) -> Lengths | None:
     """
     if '"ByteLevel"' not in json.dumps(json.loads(tokenizer.to_str())["decoder"]):
         return None
-    lengths = np.zeros(tokenizer.get_vocab_size(with_added_tokens=True), np.int64)
+    lengths = np.zeros(vocab_size(tokenizer), np.int64)
     for token, index in tokenizer.get_vocab(with_added_tokens=False).items():
         lengths[index] = len(token)
     for index, added in tokenizer.get_added_tokens_decoder().items():

@@ -82,3 +82,11 @@ def test_gpt2s_own_tokenizer_counts_its_bytes() -> None:
     assert lengths is not None
     for text in DOCUMENTS:
         assert lengths[again.encode(text, add_special_tokens=False).ids].sum() == len(text.encode())
+
+
+def test_a_vocabulary_with_gaps_has_a_length_for_every_id() -> None:
+    gapped = Tokenizer(models.BPE({"a": 0, "b": 7}, []))
+    gapped.pre_tokenizer, gapped.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    lengths = token_lengths(gapped)
+    assert lengths is not None
+    assert lengths.tolist() == [1, 0, 0, 0, 0, 0, 0, 1]
