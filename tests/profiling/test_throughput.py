@@ -76,11 +76,13 @@ def test_shapes_are_input_by_output(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matmul_rate_agrees_with_a_stopwatch(dtype):
     rate = matmul_rate(96, 96, 96, dtype=dtype, device=CPU)
-    left = torch.randn(96, 96).to(dtype)
-    started = time.perf_counter()
-    for _ in range(100):
-        left @ left
-    assert rate == pytest.approx(100 * 2 * 96**3 / (time.perf_counter() - started), rel=0.9)
+    left, seconds = torch.randn(96, 96).to(dtype), []
+    for _ in range(5):  # the best of them: the first is cold, and others may be interrupted
+        started = time.perf_counter()
+        for _ in range(100):
+            left @ left
+        seconds.append(time.perf_counter() - started)
+    assert rate == pytest.approx(100 * 2 * 96**3 / min(seconds), rel=0.9)
     assert rate > 1e7
 
 
