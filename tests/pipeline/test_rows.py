@@ -210,6 +210,7 @@ def test_exp_run_temp_tells_the_parent_repository(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_jobs_of_the_queue_at_once(tiny: Tiny) -> None:
     for rate in ("3e-3", "4e-3"):
         tiny.dvc("exp", "run", "--queue", "-n", f"rate-{rate[0]}", "-S", f"train.learning_rate={rate}")

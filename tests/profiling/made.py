@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from stages.data.shards import Duplicates, Meta, SplitMeta, write_meta
+from stages.data.shards import SPLITS, Meta, read_meta
 from stages.params import Params, parse
+from tests.data.made import token_folder
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -29,21 +30,6 @@ def tiny_params(**changes: dict[str, Any]) -> Params:
 
 
 def write_tokens(folder: Path, tokens: int = 4000, vocab_size: int = 64) -> Meta:
-    folder.mkdir(parents=True)
-    splits = {}
-    for seed, name in enumerate(("train", "validation", "test")):
-        np.random.default_rng(seed).integers(3, vocab_size, tokens, dtype=np.uint16).tofile(folder / f"{name}.bin")
-        splits[name] = SplitMeta(documents=1, tokens=tokens, bytes=4 * tokens)
-    meta = Meta(
-        vocab_size=vocab_size,
-        dtype="uint16",
-        end_of_text=0,
-        mask_token=2,
-        pad_token=1,
-        splits=splits,
-        sources=[],
-        tokenizer_sha256="",
-        duplicates=Duplicates(validation_in_train=0, test_in_train=0, test_in_validation=0),
-    )
-    write_meta(meta, folder)
-    return meta
+    """Random tokens, others in each split."""
+    splits = {split: np.random.default_rng(seed).integers(3, vocab_size, tokens) for seed, split in enumerate(SPLITS)}
+    return read_meta(token_folder(folder, splits, vocab_size))
