@@ -171,7 +171,6 @@ class Train(Section):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(description="loader processes; 0: none")
     prefetch: PositiveInt | Literal["auto"] = Field(description="batches that each loader process keeps ready")
     pin_memory: bool | Literal["auto"] = Field(description="page-locked host memory for copies to a GPU")
-    persistent_workers: bool | Literal["auto"]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

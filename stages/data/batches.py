@@ -151,15 +151,14 @@ def stream(
     workers: int,
     prefetch: int,
     pin_memory: bool,
-    persistent_workers: bool,
     start_epoch: int = 0,
     start_sequence: int = 0,
     context: Literal["fork", "spawn", "forkserver"] | None = None,
 ) -> Iterator[Batch]:
     """Endless micro-batches, shuffled anew in every epoch; the last one of an epoch may be smaller.
 
-    `workers` (0: none), `prefetch` (batches each worker keeps ready), `pin_memory`, `persistent_workers` and `context` (how workers start; None:
-    the platform's way) change speed, never content. Draws nothing from torch's global generator.
+    `workers` (0: none; they live as long as the stream, over all epochs), `prefetch` (batches each worker keeps ready), `pin_memory` and `context`
+    (how workers start; None: the platform's way) change speed, never content. Draws nothing from torch's global generator.
     """
     if not 0 <= start_sequence <= len(blocks) or not len(blocks):
         raise ValueError(f"sequence {start_sequence} is outside the {len(blocks)} sequences of an epoch of the {blocks.shard.split} split")
@@ -171,7 +170,6 @@ def stream(
         prefetch_factor=prefetch if workers else None,
         collate_fn=_as_it_is,
         pin_memory=pin_memory,
-        persistent_workers=persistent_workers and workers > 0,
         multiprocessing_context=context if workers else None,
         generator=torch.Generator(),  # else DataLoader draws its workers' seed from the global one
     )

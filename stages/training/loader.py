@@ -14,7 +14,6 @@ class Loader:
     workers: int
     prefetch: int
     pin_memory: bool
-    persistent_workers: bool
 
 
 def resolve(train: Train, device: torch.device) -> Loader:
@@ -30,5 +29,4 @@ def resolve(train: Train, device: torch.device) -> Loader:
         workers=workers,
         prefetch=4 if train.prefetch == "auto" else train.prefetch,
         pin_memory=cuda and train.pin_memory is not False,
-        persistent_workers=workers > 0 and train.persistent_workers is not False,
     )

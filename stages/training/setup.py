@@ -57,7 +57,6 @@ class Setup:
             workers=settings.workers,
             prefetch=settings.prefetch,
             pin_memory=settings.pin_memory,
-            persistent_workers=settings.persistent_workers,
         )
 
     def fit(self, on_step: OnStep = lambda step: None, length: Length | None = None) -> Fit:

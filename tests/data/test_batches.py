@@ -15,7 +15,7 @@ from stages.data.batches import IGNORED, Batch, Blocks, ordered, spread, stream
 from stages.data.tokenizer import train
 from tests.data.made import shard
 
-LOADER = {"prefetch": 2, "pin_memory": False, "persistent_workers": False}
+LOADER = {"prefetch": 2, "pin_memory": False}
 
 
 def blocks(folder, count=333, objective="causal", length=16, **more) -> Blocks:
@@ -131,7 +131,7 @@ def test_workers_change_nothing(workers, context, objective, tmp_path, used_toke
     data = blocks(tmp_path, objective=objective)
     expected = list(itertools.islice(stream(data, 3, workers=0, **LOADER), 16))
     started = time.monotonic()
-    got = list(itertools.islice(stream(data, 3, workers=workers, context=context, **{**LOADER, "persistent_workers": True}), 16))
+    got = list(itertools.islice(stream(data, 3, workers=workers, context=context, **LOADER), 16))
     assert time.monotonic() - started < 60
     assert [rows(batch) for batch in got] == [rows(batch) for batch in expected]
     assert [(b.epoch, b.start, b.predicted, b.tokens) for b in got] == [(b.epoch, b.start, b.predicted, b.tokens) for b in expected]

@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(tmp_path):
 
 def test_workers_change_nothing(tmp_path):
     found = []
-    for name, loader in (("none", {"workers": 0}), ("two", {"workers": 2, "prefetch": 2, "persistent_workers": True})):
+    for name, loader in (("none", {"workers": 0}), ("two", {"workers": 2, "prefetch": 2})):
         setup = ready(tmp_path / name, {"train": loader})
         setup.fit(length=Length("steps", 6))
         found.append(flat(setup.model.parameters()))
