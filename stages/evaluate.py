@@ -53,7 +53,7 @@ def measured(params: Params, meta: "Meta", shard: "Shard", model: Any) -> dict[s
 
     causal = params.model.objective == "causal"
     with Progress("evaluate", shard.tokens - 1 if causal else None, "tokens") as progress:
-        windows = split_windows(params, meta, shard)
+        windows = split_windows(params, meta, shard, stride=params.evaluate.stride, batch_size=params.evaluate.batch_size)
         likelihood = measure(model_scorer(model, model.device), windows, "test", lambda tokens, loss: progress.update(tokens, loss=loss))
     with Curve(POSITIONS, ("position", "loss")) as curve:
         for position, loss in likelihood.by_position:

@@ -21,11 +21,11 @@ class Windows:
     scored: Tensor  # (windows, sequence) bool: labels that count; the others only serve the loss by position
 
 
-def split_windows(params: Params, meta: Meta, shard: Shard, max_tokens: int | None = None) -> Iterator[Windows]:
-    """The windows of `shard` (at most its first `max_tokens`) that params.yaml asks for: sliding ones for a causal model, hidden tokens for a masked one."""
-    model, batch_size = params.model, params.evaluate.batch_size
+def split_windows(params: Params, meta: Meta, shard: Shard, *, stride: int | None, batch_size: int, max_tokens: int | None = None) -> Iterator[Windows]:
+    """The windows of `shard` (at most its first `max_tokens`) for the model of params.yaml: `sliding` ones by `stride` if causal, `hidden` ones if masked."""
+    model = params.model
     if model.objective == "causal":
-        return sliding(shard, sequence_length=model.sequence_length, stride=params.evaluate.stride, batch_size=batch_size, max_tokens=max_tokens)
+        return sliding(shard, sequence_length=model.sequence_length, stride=stride, batch_size=batch_size, max_tokens=max_tokens)
     blocks = Blocks(
         shard,
         sequence_length=model.sequence_length,

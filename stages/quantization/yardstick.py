@@ -1,6 +1,6 @@
 """What every variant is measured on: perplexity on the test split by the evaluation's own code, and the prompt for the speeds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from stages.data.batches import Blocks
-from stages.data.shards import TOKENS_FOLDER, Shard, open_split, read_meta
+from stages.data.shards import TOKENS_FOLDER, open_split, read_meta
 from stages.evaluation.likelihood import measure
 from stages.evaluation.scoring import logits_scorer
-from stages.evaluation.windows import Windows, hidden, sliding
+from stages.evaluation.windows import split_windows
 from stages.models.sizes import positions
 from stages.params import Params
 from stages.quantization.runtimes import Session
@@ -40,25 +39,9 @@ def yardstick(params: Params, model: nn.Module, folder: Path = TOKENS_FOLDER) ->
     prompt = shard.read(0, min(prefill, shard.tokens))[None]  # (1, prefill)
 
     def perplexity(session: Session) -> float:
-        return measure(logits_scorer(session), _windows(params, shard, folder), SPLIT).perplexity
+        # Side by side, not overlapping as those of the stage evaluate, which take twice the time to show the same change.
+        most, stride = params.quantize.max_tokens, params.model.sequence_length
+        windows = split_windows(params, read_meta(folder), shard, stride=stride, batch_size=WINDOWS, max_tokens=most)
+        return measure(logits_scorer(session), windows, SPLIT).perplexity
 
     return Yardstick(perplexity, prompt, decode)
-
-
-def _windows(params: Params, shard: Shard, folder: Path) -> Iterator[Windows]:
-    """Windows of the split side by side, up to quantize.max_tokens; those of the stage evaluate overlap, which takes twice the time to show the same change."""
-    model, most = params.model, params.quantize.max_tokens
-    if model.objective == "causal":
-        return sliding(shard, sequence_length=model.sequence_length, stride=model.sequence_length, batch_size=WINDOWS, max_tokens=most)
-    meta = read_meta(folder)
-    blocks = Blocks(
-        shard,
-        sequence_length=model.sequence_length,
-        objective=model.objective,
-        seed=params.seed,
-        mask_token=meta.mask_token,
-        vocab_size=meta.vocab_size,
-        masked_share=model.masked_share,
-        partial=True,
-    )
-    return hidden(blocks, WINDOWS, most)
