@@ -237,7 +237,7 @@ class Run:
             news = self._recording.pass_on() if follow else self._recording.wait()
         if self._report is not None and not verdict.code:
             self._save_report()
-        return news
+        return [*news, *([f"the disk did not take {self._writer.lost} entries, so MLflow will miss them"] if self._writer.lost else [])]
 
 
 def _now() -> int:
