@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 PARAMS_FILE = Path("params.yaml")
+LINK_FILES = "make a folder there and link the files (`ln -s ~/corpus/* inputs/text/mine/`), or copy them"
 
 
 class ParamsError(ValueError):
@@ -31,7 +32,10 @@ def _input_path(source: str, folder: str) -> str:
     """Refuse a local path that DVC could not see: only what lies under inputs/ is hashed and brought into every kind of run."""
     path = PurePosixPath(source)
     if path.is_absolute() or ".." in path.parts or path.parts[:2] != ("inputs", folder):
-        raise ValueError(f"a local path must lie under inputs/{folder}/, where DVC hashes it; put it or a symlink to it there")
+        raise ValueError(f"a local path must lie under inputs/{folder}/, where DVC hashes it; put it or links to its files there")
+    linked = next((part for part in (Path(source), *Path(source).parents) if part.is_symlink() and part.is_dir()), None)
+    if linked is not None:
+        raise ValueError(f"{linked} is a link to a folder, into which DVC does not look, so a change there would go unseen; {LINK_FILES}")
     return source
 
 

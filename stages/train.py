@@ -51,7 +51,7 @@ class Training:
         from stages.training.summary import Summary
 
         self._run, self._setup, self._watch = run, setup, watch
-        self._curve = Curve(CURVE, ("step", "tokens", "loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes"))
+        self._curve = Curve(CURVE, ("step", "tokens", "loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes", "accumulation_steps"))
         self._validations = Curve(VALIDATION_CURVE, ("step", "tokens", "loss"))
         self._events = Events(TENSORBOARD)
         self._progress = Progress("train", setup.length.amount, setup.length.unit)
@@ -107,8 +107,8 @@ class Training:
         memory_bytes = self._watch.current_bytes()
         if memory_bytes is not None:
             values["memory_bytes"] = memory_bytes
-        self._curve.row(step=step.index, tokens=step.total_tokens, **values)
         values["accumulation_steps"] = step.accumulation_steps
+        self._curve.row(step=step.index, tokens=step.total_tokens, **values)
         self._run.point(step.index, values)
         self._events.scalars(step.index, {f"train/{name}": value for name, value in values.items()})
         self._figures = {name: values[name] for name in ("loss", "tokens_per_second", "memory_bytes") if name in values}

@@ -3,7 +3,7 @@
 import csv
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from typing import Literal
 
 from stages.data import readers
 from stages.data.text import check_encoding
-from stages.params import Data
+from stages.params import LINK_FILES, Data
 
 SUFFIXES = ".txt, .jsonl, .csv (each also .gz), .parquet"
 Kind = Literal["president", "file", "split"]
@@ -85,20 +85,26 @@ def _found(source: str) -> tuple[Path, list[Path]]:
         return path, list(_walk(path))
     if not glob.has_magic(source):
         hint = "; it is a link to something that is not there" if path.is_symlink() else ""
-        raise ValueError(f"data.source {source} does not exist{hint}; put your text there (a symlink will do), or `dvc pull` it")
+        raise ValueError(f"data.source {source} does not exist{hint}; put your text there (links to files will do), or `dvc pull` it")
     first = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
     root = Path(*path.parts[:first])
-    return root, [found for found in root.glob(str(Path(*path.parts[first:]))) if found.is_file()]
+    files = [found for found in root.glob(str(Path(*path.parts[first:]))) if found.is_file()]
+    _refuse_links(sorted({parent for found in files for parent in found.parents if root in parent.parents}))
+    return root, files
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file below `folder`, through links to folders too, each folder once."""
-    seen: set[str] = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(parent)
-        folders[:] = [] if real in seen else sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in names if real not in seen)
-        seen.add(real)
+    """Every file below `folder`, hidden folders left out; ValueError for a link to a folder, behind which DVC would not see a change."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        _refuse_links(Path(parent, name) for name in folders)
+        yield from (Path(parent, name) for name in names)
+
+
+def _refuse_links(folders: Iterable[Path]) -> None:
+    linked = next((folder for folder in folders if folder.is_symlink()), None)
+    if linked is not None:
+        raise ValueError(f"{linked} is a link to a folder, into which DVC does not look, so a change there would go unseen; {LINK_FILES}")
 
 
 def _few(names: list[str]) -> str:
