@@ -92,8 +92,7 @@ class Store:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             folder = None if remote(uri(self.home)) else (self.home / "artifacts").as_uri()
-            # The UI shows an experiment of this kind as model trainings, with charts first, rather than as calls of language models.
-            return str(self.client.create_experiment(name, artifact_location=folder, tags={"mlflow.experimentKind": "custom_model_development"}))
+            return str(self.client.create_experiment(name, artifact_location=folder))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
