@@ -61,7 +61,8 @@ def main() -> None:
         raise SystemExit(f"port {options.port} is taken (macOS keeps 5000 for AirPlay); choose another: python -m stages.ui --port {options.port + 1}")
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
     store.prepare(home)
-    print(f"http://{options.host}:{options.port}", flush=True)
+    # opened without this, MLflow shows its pages for language-model applications first
+    print(f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning", flush=True)
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     words = command(options)
     os.execv(words[0], words)
