@@ -49,11 +49,21 @@ def test_dropout_and_activation_are_those_of_the_parameters() -> None:
     assert model.config.activation_function == "gelu_pytorch_tanh"
 
 
-def test_a_symlink_will_do(tmp_path: Path) -> None:
+def test_links_to_files_will_do(tmp_path: Path) -> None:
+    folder = saved(network())
+    shutil.move(folder, tmp_path / "elsewhere")
+    folder.mkdir()
+    for file in (tmp_path / "elsewhere").iterdir():
+        (folder / file.name).symlink_to(file)
+    assert build(tiny(init=INIT), **IDS, seed=1)
+
+
+def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
     folder = saved(network())
     shutil.move(folder, tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    assert build(tiny(init=INIT), **IDS, seed=1)
+    with pytest.raises(ValueError, match=f"{INIT} is a link to a folder, into which DVC does not look"):
+        tiny(init=INIT)
 
 
 def test_a_body_without_head_gets_one_from_the_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,24 +25,27 @@ def slowly(batches, seconds):
         yield batch
 
 
+PLANTED_SECONDS = 0.3  # far above what a step of this size takes on a busy machine
+
+
 def test_a_slow_iterator_shows_as_data_wait(make_setup):
     setup = make_setup()
-    slow = breakdown(profiled(setup, slowly(setup.batches(), 0.05)).events)
+    slow = breakdown(profiled(setup, slowly(setup.batches(), PLANTED_SECONDS)).events)
     fast = breakdown(profiled(setup).events)
-    assert slow.phases["data_wait"] == pytest.approx(0.05, rel=0.3)
+    assert slow.phases["data_wait"] >= PLANTED_SECONDS
     assert max(slow.phases, key=slow.phases.get) == "data_wait"
-    assert fast.phases["data_wait"] < 0.02
+    assert fast.phases["data_wait"] < PLANTED_SECONDS
 
 
 @pytest.mark.parametrize("phase", ["forward", "optimizer"])
 def test_planted_work_shows_in_its_phase(make_setup, phase):
     setup = make_setup()
     if phase == "forward":
-        setup.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+        setup.model.register_forward_pre_hook(lambda *_: time.sleep(PLANTED_SECONDS))
     else:
-        setup.optimizer.register_step_pre_hook(lambda *_: time.sleep(0.05))
+        setup.optimizer.register_step_pre_hook(lambda *_: time.sleep(PLANTED_SECONDS))
     found = breakdown(profiled(setup).events)
-    assert found.phases[phase] >= 0.05
+    assert found.phases[phase] >= PLANTED_SECONDS
     assert max(found.phases, key=found.phases.get) == phase
 
 
