@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycac
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("untimed")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what it puts in the background; the tests send real signals to processes of their own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A pipeline of seconds: every stage does its real work on a tenth of the corpus with a network of 100,000 parameters.
 SMALL = {
