@@ -17,6 +17,7 @@ class Claim:
     dvc: str
     workspace: str
     closing: bool
+    started: int | None = None  # milliseconds; None: now
 
     @property
     def tags(self) -> dict[str, str]:

@@ -141,7 +141,9 @@ class Delivery:
             self.state["points" if taken else "refused"] += len(points)
 
     def _claim(self) -> Claim:
-        return Claim(**{name: self.opening[name] for name in ("key", "stage", "name", "process", "dvc", "workspace", "closing")})
+        return Claim(
+            **{name: self.opening[name] for name in ("key", "stage", "name", "process", "dvc", "workspace", "closing")}, started=self.opening.get("started")
+        )
 
     def _join(self) -> None:
         """Find or open the run, once, and tell it where the stage came from."""

@@ -69,7 +69,7 @@ class Run:
         """The first event: which run this is, and where it comes from. What dvc.lock says holds for a stage that follows others."""
         origin = lineage.origin(self.params, later=later)
         self.title = lineage.title(origin.commit, self.key)
-        identity = {"process": processes.identity(), "dvc": self._dvc, "workspace": str(Path.cwd())}
+        identity = {"process": processes.identity(), "dvc": self._dvc, "workspace": str(Path.cwd()), "started": _now()}
         names = {"key": self.key, "stage": self.name, "name": self.title, "experiment": self.experiment, "closing": self.closing}
         params = clean_values({name: results.text(value) for name, value in results.flat(self.params)})
         self._writer.write("open", **identity, **names, params=params, secrets=secret_names(), **clean_values({"tags": origin.tags, "dataset": origin.dataset}))

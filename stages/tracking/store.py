@@ -124,7 +124,8 @@ class Store:
     def _create(self, claim: Claim) -> Joined:
         attempt = 1 + max((int(run.data.tags.get("attempt", 1)) for run in self._runs(claim.key)), default=0)
         name = claim.name if attempt == 1 else f"{claim.name}-{attempt}"
-        run = self.client.create_run(self.experiment_id, run_name=name, tags={**claim.tags, "attempt": str(attempt), f"tries.{claim.stage}": "1"})
+        tags = {**claim.tags, "attempt": str(attempt), f"tries.{claim.stage}": "1"}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags=tags, start_time=claim.started)
         return Joined(run.info.run_id)
 
     def _runs(self, key: str) -> list[Any]:

@@ -44,6 +44,7 @@ def test_points_figures_and_files_arrive(family: Family) -> None:
     assert run.data.params == {"seed": "1", "train.rate": "1e-05"}
     assert run.data.tags["mlflow.note.content"] == "# Head"
     assert run.info.status == "SCHEDULED"
+    assert run.info.start_time <= 1000 * (family.folder / "reports/train.json").stat().st_mtime  # when the stage began, not when MLflow heard of it
     artifacts = family.artifacts(run)
     assert artifacts["plots/a.csv"] == artifacts["data/a.csv"] == "1"
     assert artifacts["logs/train.log"] == "hello from the stage\n"
