@@ -1,6 +1,11 @@
-"""How long a stage's imports take: they are most of what is not its own work, and happen late, wherever a function needs them."""
+"""How long a stage's imports take: they are most of what is not its own work, and happen late, wherever a function needs them.
+
+No garbage is looked for meanwhile, and what they have made is never looked through again: modules stay to the end, half a million objects of them.
+Together that takes a quarter off the imports (CHANGELOG).
+"""
 
 import builtins
+import gc
 import threading
 import time
 from typing import Any
@@ -26,9 +31,13 @@ class ImportClock:
     def _timed(self, *arguments: Any, **options: Any) -> Any:
         if self._within or threading.get_ident() != self._thread:
             return self._import(*arguments, **options)
-        began, self._within = time.perf_counter(), True
+        began, self._within, collecting = time.perf_counter(), True, gc.isenabled()
+        gc.disable()
         try:
             return self._import(*arguments, **options)
         finally:
             self._within = False
+            if collecting:
+                gc.freeze()
+                gc.enable()
             self.seconds += time.perf_counter() - began

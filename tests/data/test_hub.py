@@ -29,13 +29,15 @@ for request in json.loads(sys.argv[1]):
 """
 
 
-def read(home: Path, *requests: dict, offline="1", endpoint="http://127.0.0.1:9", datasets_cache=None):
+def read(home: Path, *requests: dict, offline="1", endpoint="http://127.0.0.1:9", datasets_cache=None, hub_cache=None):
     """What each request finds, all in one process."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": endpoint}
     for name in ("HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
         environment.pop(name, None)
     if datasets_cache:
         environment["HF_DATASETS_CACHE"] = datasets_cache
+    if hub_cache:
+        environment["HF_HUB_CACHE"] = hub_cache
     arguments = [sys.executable, "-c", PROGRAM, json.dumps([{"source": "hub:acme/poems", **request} for request in requests])]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True, timeout=120)
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"result"')]
@@ -76,6 +78,16 @@ def test_a_cached_dataset_is_read_without_network(cached):
 def test_a_cache_that_may_not_be_written_is_named_in_one_line(cached):
     (answer,) = read(cached, {}, datasets_cache="/dev/null/cache")
     assert answer["result"] == "data.source hub:acme/poems cannot be read: [Errno 20] Not a directory: '/dev/null/cache'"
+
+
+def test_a_home_that_may_not_be_written_is_named_or_not_needed(cached):
+    home = Path("/dev/null/home")
+    (cold,) = read(home, {})
+    assert "is not in the hub's cache and HF_HUB_OFFLINE is set" in cold["result"]
+    (warm,) = read(home, {}, hub_cache=str(cached / "hub"))
+    assert warm["result"] == f"data.source hub:acme/poems cannot be read: [Errno 20] Not a directory: '{home}'"
+    (elsewhere,) = read(home, {}, hub_cache=str(cached / "hub"), datasets_cache=str(cached / "datasets"))
+    assert elsewhere["result"]["test"] == [f"test {i}\r\n" for i in range(3)]
 
 
 @pytest.fixture

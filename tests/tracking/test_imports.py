@@ -1,6 +1,7 @@
 """Import time is counted once, in the main thread, between start and stop."""
 
 import builtins
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -42,3 +43,18 @@ def test_other_threads_and_failures(tmp_path: Path) -> None:
     clock.stop()
     assert clock.seconds < 0.1
     assert "inner_slow" in sys.modules
+
+
+@pytest.mark.usefixtures("slow_modules")
+def test_the_collector_rests_while_importing_and_works_again_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asks.py").write_text("import gc\nenabled = gc.isenabled()\n", "utf-8")
+    monkeypatch.delitem(sys.modules, "asks", raising=False)
+    clock, frozen = ImportClock(), gc.get_freeze_count()
+    clock.start()
+    import asks
+
+    clock.stop()
+    assert asks.enabled is False
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > frozen
+    gc.unfreeze()
