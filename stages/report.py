@@ -24,7 +24,7 @@ def main() -> None:
         fill(run, reports)
         SUMMARY.mkdir(exist_ok=True)
         figures.draw(PLOTS, SUMMARY)
-        page = summary.markdown(run.title, run.key, reports, SAMPLES.read_text("utf-8") if SAMPLES.is_file() else "")
+        page = summary.markdown(run.title, run.key, reports, SAMPLES.read_text("utf-8") if SAMPLES.is_file() else "", summary.settings(run.params))
         (SUMMARY / "summary.md").write_text(page, "utf-8")
         publish(run, page)
         run.report({"key": run.key, **overhead(reports, run.command_began)}, beside=summary.headline(reports))

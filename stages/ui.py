@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 
+from stages.params import load
 from stages.tracking import outbox, store
 from stages.tracking.redact import clean
 
@@ -61,8 +62,9 @@ def main() -> None:
         raise SystemExit(f"port {options.port} is taken (macOS keeps 5000 for AirPlay); choose another: python -m stages.ui --port {options.port + 1}")
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
     store.prepare(home)
-    # opened without this, MLflow shows its pages for language-model applications first
-    print(f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning", flush=True)
+    # the rows at once: from its own front page MLflow leads to its pages for language-model applications, where there are none of ours
+    experiment = store.Store(home, load().tracking.experiment).experiment_id
+    print(f"every run: http://{options.host}:{options.port}/#/experiments/{experiment}/runs?workflowType=machine_learning", flush=True)
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     words = command(options)
     os.execv(words[0], words)

@@ -16,6 +16,7 @@ from stages.params import LINK_FILES, Data
 
 SUFFIXES = ".txt, .jsonl, .csv (each also .gz), .parquet"
 Kind = Literal["president", "file", "split"]
+QUEUED = "a queued run sees only what git tracks: `dvc add` it, then commit its .dvc file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _found(source: str) -> tuple[Path, list[Path]]:
         return path, list(_walk(path))
     if not glob.has_magic(source):
         hint = "; it is a link to something that is not there" if path.is_symlink() else ""
-        raise ValueError(f"data.source {source} does not exist{hint}; put your text there (links to files will do), or `dvc pull` it")
+        raise ValueError(f"data.source {source} does not exist{hint}; put your text there (links to files will do), or `dvc pull` it; {QUEUED}")
     first = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
     root = Path(*path.parts[:first])
     files = [found for found in root.glob(str(Path(*path.parts[first:]))) if found.is_file()]

@@ -84,6 +84,8 @@ def _remedy(split: Split, total: int, data: Data, source: Source) -> str:
     share = getattr(data, split)
     larger = min(0.45, max(5 / max(total, 1), 2 * share if isinstance(share, float) else 0.0))
     raised = f"a larger share such as `-S data.{split}={larger:.2g}` takes more of them, "
+    if total < len(SPLITS):
+        return f"{finer}or add documents: each split needs one, so at least {len(SPLITS)}"
     return f"{finer}{raised}or names (data.{split}: [...]) choose {source.kind}s"
 
 

@@ -19,7 +19,7 @@ RUN = {
     "onnxruntime": "onnxruntime.InferenceSession('model.onnx').run(['logits'], {'input_ids': int64 (batch, sequence), ...}); whole sequences, "
     "the first time with each past_key_values.* as float32 zeros of (batch, heads, 0, head size), later with the present.* of the call before; "
     "masked models instead take attention_mask (batch, sequence). Or stages.quantization.runtimes.load(folder)([[ids]]).",
-    "torch": "stages.quantization.runtimes.load(folder)([[ids]])",
+    "torch": "stages.quantization.runtimes.load(folder)([[ids]]), with this project's folder on PYTHONPATH: torch's int8 layers need its code",
 }
 
 

@@ -61,7 +61,7 @@ def judge(stage: str, error: BaseException | None, note: Callable[[str], None]) 
     """
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM if isinstance(error, Terminated) else None
     if number is not None:
-        tell(f"{stage}: stopped by {number.name}")
+        tell(f"{stage}: stopped by {number.name}; the same command again begins it anew, and keeps the stages before it")
         return Verdict("KILLED", EXIT_CODES[number], number.name)
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return FINISHED

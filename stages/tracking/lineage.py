@@ -57,12 +57,17 @@ def commit() -> str:
 
 
 def uncommitted() -> str:
-    """The difference to HEAD of tracked files, cut visibly when huge, and the names of untracked ones. Results of stages do not count."""
-    text = git("diff", "HEAD", "--no-ext-diff", "--no-color", "--", ".", ":(exclude)reports", ":(exclude)dvc.lock")
-    names = git("ls-files", "--others", "--exclude-standard", "--", ".", ":(exclude)reports", ":(exclude)dvc.lock")
+    """The difference to HEAD of tracked files, cut visibly when huge, and the names of untracked ones. Results of stages do not count.
+
+    Of what lies under inputs/ only the names: it is the user's own text, which `dvc exp run` has git track, and its content is hashed in the key.
+    """
+    results = (":(exclude)reports", ":(exclude)dvc.lock")
+    text = git("diff", "HEAD", "--no-ext-diff", "--no-color", "--", ".", ":(exclude)inputs", *results)
+    inputs = git("diff", "HEAD", "--name-status", "--no-renames", "--", "inputs")
+    names = git("ls-files", "--others", "--exclude-standard", "--", ".", *results)
     if len(text) > MAX_DIFF_BYTES:
         text = f"{text[:MAX_DIFF_BYTES]}\n... cut here: the difference has {len(text)} characters\n"
-    return text + "".join(f"untracked: {name}\n" for name in names.splitlines())
+    return text + inputs + "".join(f"untracked: {name}\n" for name in names.splitlines())
 
 
 def tags(sha: str, diff: str) -> dict[str, str]:

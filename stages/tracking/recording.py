@@ -63,4 +63,6 @@ class Recording:
         left = f"{max(written - sent, 0)} of {written} points are not there yet"
         if trouble:
             return f"MLflow does not answer ({trouble}); {left}. They are kept and sent by the next command, or by: python -m stages.replay"
+        if not written:
+            return f"MLflow needs longer than {WAIT_SECONDS:.0f} s; how this ended is sent in the background"
         return f"MLflow needs longer than {WAIT_SECONDS:.0f} s; {left} and are sent in the background"

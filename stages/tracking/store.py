@@ -106,11 +106,18 @@ class Store:
             tries = int(run.data.tags.get(f"tries.{claim.stage}", 0)) + (run.info.run_id != run_id)
             if run.data.tags.get(f"stage.{claim.stage}") != "FINISHED" or claim.closing:
                 self.describe(run.info.run_id, {}, {**claim.tags, f"tries.{claim.stage}": str(tries)})
+                self._rename(run, claim)
             if "closed" not in run.data.tags or claim.closing:
                 self.client.update_run(run.info.run_id, status="RUNNING")
             # the only place where MLflow gives the steps without the whole history
             steps = {metric.key: metric.step for metric in run.data._metric_objs if metric.key.startswith(f"{claim.stage}.")}
             return Joined(run.info.run_id, tries, steps)
+
+    def _rename(self, run: Any, claim: Claim) -> None:
+        """A run that an interrupted experiment left is now that of the experiment which goes on with it, by which DVC knows it."""
+        attempt = int(run.data.tags.get("attempt", 1))
+        if not claim.closing and run.info.run_name != (name := claim.name if attempt == 1 else f"{claim.name}-{attempt}"):
+            self.client.update_run(run.info.run_id, name=name)
 
     def _joined(self, run_id: str | None) -> Any | None:
         """The run joined by an earlier delivery; None when there was none, or somebody has removed it."""

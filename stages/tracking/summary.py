@@ -43,11 +43,20 @@ VARIANT: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def markdown(name: str, key: str, reports: Reports, samples: str = "") -> str:
-    """The page. A figure that a stage did not report is left out; `samples` is Markdown too, its end is cut off when it is long."""
+def settings(params: Mapping[str, Any]) -> str:
+    """What experiments differ by most often, in a line."""
+    data, model, train = params["data"], params["model"], params["train"]
+    shape = f"{model['num_layers']} x {model['hidden_size']}" if model["init"] == "scratch" else model["init"]
+    step = f"batch {train['batch_size']} x {train['accumulation_steps']} x {model['sequence_length']} tokens"
+    return f"{data['source']}; {model['architecture']} {shape}, {model['objective']}; learning rate {train['learning_rate']:g}; {step}."
+
+
+def markdown(name: str, key: str, reports: Reports, samples: str = "", about: str = "") -> str:
+    """The page. A figure that a stage did not report is left out; `samples` is Markdown too, its end is cut off when it is long; `about`: `settings`."""
     parts = [
         f"# {name}",
         verdict(reports),
+        about,
         table(("stage", "figure", "value"), rows(reports)),
         "## Against plain compressors, on the same text" + "\n\n" + table(("", "bits per byte"), against(reports)) if against(reports) else "",
         "## Samples" + "\n\n" + shorten(_deeper(samples), MAX_SAMPLES) if samples.strip() else "",
@@ -64,7 +73,7 @@ def verdict(reports: Reports) -> str:
     rivals = {name: value for name in COMPRESSORS if isinstance(value := figures.get(f"{name}_bits_per_byte"), float)}
     if isinstance(bits, float) and rivals:
         best = min(rivals, key=lambda name: rivals[name])
-        words = "fewer than" if bits < rivals[best] else "no fewer than"
+        words = "fewer than" if bits < rivals[best] else "more than"
         return f"**{bits:.3f} bits per byte** on text it has not seen, {words} {best}, the best compressor tried ({rivals[best]:.3f})."
     loss, unigram = figures.get("loss"), figures.get("unigram_loss")
     if isinstance(loss, float) and isinstance(unigram, float):

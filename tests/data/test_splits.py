@@ -83,10 +83,13 @@ def test_a_file_claimed_by_both_splits_is_refused():
 
 def test_an_empty_split_names_the_setting_and_what_to_do(tmp_path):
     texts = Source("inputs/text/x", "file", [Unit("a.txt", lambda: iter(()), tmp_path / "a.txt")])
+    with pytest.raises(ValueError, match=r"holds out none of the 1 documents.*`-S data\.document=paragraph`.*or add documents: each split needs one") as error:
+        check_filled({"train": 1, "validation": 0, "test": 0}, data(validation=0.45), texts)
+    assert "a larger share" not in str(error.value)
     with pytest.raises(
-        ValueError, match=r"data\.validation 0\.1 holds out none of the 1 documents.*`-S data\.document=paragraph`.*`-S data\.validation=0\.45`.*names"
+        ValueError, match=r"data\.validation 0\.1 holds out none of the 3 documents.*`-S data\.document=paragraph`.*`-S data\.validation=0\.45`.*names"
     ):
-        check_filled({"train": 1, "validation": 0, "test": 0}, data(), texts)
+        check_filled({"train": 3, "validation": 0, "test": 0}, data(), texts)
     with pytest.raises(ValueError, match=r"data\.test 0\.1 holds out none of the 52 documents.*`-S data\.document=line`.*`-S data\.test=0\.2`"):
         check_filled({"train": 50, "validation": 2, "test": 0}, data(document="paragraph"), texts)
     with pytest.raises(ValueError, match=r"hold out all 2 documents.*leave some to train on"):

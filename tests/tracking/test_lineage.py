@@ -44,6 +44,18 @@ def test_uncommitted_changes(repository: Path) -> None:
     assert lineage.tags(lineage.commit(), diff)["dirty"] == "true"
 
 
+def test_of_inputs_only_the_names_are_kept(repository: Path) -> None:
+    text = repository / "inputs" / "text" / "mine.txt"
+    text.parent.mkdir(parents=True)
+    text.write_text("private words\n", "utf-8")
+    subprocess.run(["git", "add", "--intent-to-add", "."], check=True)  # as DVC leaves it behind
+    (repository / "code.py").write_text("ä = 2\n", "utf-8")
+    diff = lineage.uncommitted()
+    assert "private words" not in diff
+    assert "inputs/text/mine.txt\n" in diff
+    assert "+ä = 2\n" in diff
+
+
 def test_a_huge_difference_is_cut_visibly(repository: Path) -> None:
     (repository / "code.py").write_text("x" * (lineage.MAX_DIFF_BYTES + 1000) + "\n", "utf-8")
     diff = lineage.uncommitted()

@@ -60,6 +60,13 @@ def test_a_stage_that_finished_opens_an_attempt_and_one_that_failed_goes_on(open
     assert opened.join(claim("train")).run_id != first.run_id
 
 
+def test_an_interrupted_run_takes_the_name_of_the_experiment_that_goes_on_with_it(opened: Store) -> None:
+    first = opened.join(claim("train", name="rimed-knap"))
+    end(opened, first.run_id, "train", "KILLED")
+    assert opened.join(claim("train", name="spumy-ewes")).run_id == first.run_id
+    assert opened.client.get_run(first.run_id).info.run_name == "spumy-ewes"
+
+
 def test_report_never_opens_an_attempt(opened: Store) -> None:
     first = opened.join(claim("report"))
     end(opened, first.run_id, "report")
