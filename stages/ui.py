@@ -61,9 +61,10 @@ def main() -> None:
     if taken(options.host, options.port):
         raise SystemExit(f"port {options.port} is taken (macOS keeps 5000 for AirPlay); choose another: python -m stages.ui --port {options.port + 1}")
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # more than halves its processes and memory
+    name = load().tracking.experiment
     store.prepare(home)
     # the rows at once: from its own front page MLflow leads to its pages for language-model applications, where there are none of ours
-    experiment = store.Store(home, load().tracking.experiment).experiment_id
+    experiment = store.Store(home, name).experiment_id
     print(f"every run: http://{options.host}:{options.port}/#/experiments/{experiment}/runs?workflowType=machine_learning", flush=True)
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     words = command(options)

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +54,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A real server, allowed under one name: with the port in the list and without."""
     folder = tmp_path_factory.mktemp("ui")
+    shutil.copyfile("params.yaml", folder / "params.yaml")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
@@ -88,3 +90,12 @@ def test_it_answers_under_its_names_and_refuses_others(port: int) -> None:
     assert ask(port, f"mlflow:{port}") == 200
     assert ask(port, f"127.0.0.1:{port}") == 200
     assert ask(port, f"evil.example.org:{port}") == 403
+
+
+def test_run_from_another_folder_it_says_where_to_go(tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
+    environment = {**kept, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run([sys.executable, "-m", "stages.ui", "--port", "1"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "params.yaml is missing; run from the folder that holds it"
+    assert not list(tmp_path.iterdir())
