@@ -129,7 +129,7 @@ class Shard:
         return {**self.__dict__, "_descriptor": None}
 
     def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
+        if getattr(self, "_descriptor", None) is not None and os is not None:  # modules may be gone when the interpreter ends, which closes it as well
             self.close()
 
 
