@@ -61,9 +61,12 @@ class Outbox:
     @classmethod
     def create(cls, parent: Path, stage: str) -> "Outbox":
         """A new one, named so that sorting by name sorts by age."""
-        outbox = cls(parent / "outbox" / f"{time.time_ns():020d}-{os.getpid()}-{stage}")
-        outbox.files.mkdir(parents=True)
-        (outbox.folder / "owner").write_text(processes.identity(), "utf-8")
+        name = f"{time.time_ns():020d}-{os.getpid()}-{stage}"
+        made, outbox = parent / "outbox.new" / name, cls(parent / "outbox" / name)
+        (made / "files").mkdir(parents=True)
+        (made / "owner").write_text(processes.identity(), "utf-8")
+        outbox.folder.parent.mkdir(exist_ok=True)
+        made.rename(outbox.folder)  # a recorder that found it without its owner would clear it away
         return outbox
 
     def writer(self) -> "Writer":

@@ -132,3 +132,12 @@ def test_the_home_is_that_of_the_parent_repository(tmp_path: Path, monkeypatch: 
     assert home() == tmp_path / "project" / ".underbudget"
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert home() == tmp_path / ".underbudget"
+
+
+def test_nobody_finds_it_before_its_owner_stands_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder that did would take it for the remains of a dead stage and clear it away."""
+    identity, found = processes.identity(), []
+    monkeypatch.setattr(processes, "identity", lambda: found.append([place.folder for place in waiting(tmp_path)]) or identity)
+    outbox = Outbox.create(tmp_path, "train")
+    assert found == [[]]
+    assert [(place.folder, place.owner()) for place in waiting(tmp_path)] == [(outbox.folder, identity)]
